@@ -1,0 +1,18 @@
+# Writes OUT: a C file with each of FILES as a byte array, and the table
+# folio_embedded_files (see src/device/embedded.h).
+set(body "/* Generated from cl/. */\n#include \"device/embedded.h\"\n\n")
+set(table "")
+set(n 0)
+foreach(f ${FILES})
+  get_filename_component(name ${f} NAME)
+  file(READ ${f} hex HEX)
+  string(LENGTH "${hex}" len)
+  math(EXPR bytes "${len} / 2")
+  string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," hex "${hex}")
+  string(REGEX REPLACE "(................................................................................)" "\\1\n" hex "${hex}")
+  string(APPEND body "static const unsigned char file_${n}[] = {\n${hex}0};\n")
+  string(APPEND table "    {\"${name}\", (const char *)file_${n}, ${bytes}},\n")
+  math(EXPR n "${n} + 1")
+endforeach()
+string(APPEND body "\nconst folio_embedded_file folio_embedded_files[] = {\n${table}    {0, 0, 0}};\n")
+file(WRITE ${OUT} "${body}")
