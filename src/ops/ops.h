@@ -1,0 +1,323 @@
+/* ops/ops.h: the ops. Argument structs (complete, whatever today's variants
+ * support), the op table and how a variant is chosen, once, at open. An op
+ * keeps no state between runs and allocates nothing while running.
+ *
+ * Letters: T tokens in this step, S sequences in this step, R rows whose logits
+ * are computed, D model width, H query heads, KVH KV heads, G = H / KVH query
+ * heads per KV head, HD head size, F feed-forward width, V vocabulary, L
+ * layers, BS tokens per block, N blocks in the pool. A slot is block * BS +
+ * offset. X, Y: head dims and tokens kept together in a KV tile.
+ * All activations are f32, row-major, "stride" = elements between rows. */
+#ifndef FOLIO_OPS_OPS_H
+#define FOLIO_OPS_OPS_H
+
+#include "base/base.h"
+#include "device/dev.h"
+#include "format/tensor_type.h"
+
+#include <folio/attention.h>
+
+/* ---- weights --------------------------------------------------------------
+ */
+
+/* How a matrix is stored on the device. RAW is the file's own order: rows of
+ * blocks, each row folio_type_row_bytes long, rows back to back. */
+typedef enum folio_packing { FOLIO_PACK_RAW = 0 } folio_packing;
+
+typedef struct folio_weight_view {
+    folio_view view; /* of row first_row */
+    int64_t first_row, rows;
+} folio_weight_view;
+
+/* A matrix [rows, cols]; y = W x has `rows` outputs. Split into several views
+ * where one buffer may not be that large; views are in row order, whole. */
+typedef struct folio_weight {
+    folio_type type;
+    folio_packing packing;
+    int64_t rows, cols;
+    const folio_weight_view *views;
+    int32_t n_views;
+} folio_weight;
+
+/* ---- KV storage -----------------------------------------------------------
+ */
+
+#define FOLIO_KV_MAX_BUFS 4
+
+/* One layer's K or V: block b lies in buf[b >> seg_shift], at byte `offset` +
+ * tile ((b & ((1 << seg_shift) - 1)) * KVH + kv head). One buffer: seg_shift
+ * 31. All buffers use the same offset. */
+typedef struct folio_kv_plane {
+    folio_buf *buf[FOLIO_KV_MAX_BUFS];
+    int32_t n_buf;
+    int32_t seg_shift;
+    size_t offset;
+} folio_kv_plane;
+
+typedef struct folio_kv_layout {
+    int32_t xk, yk, xv, yv;
+} folio_kv_layout;
+
+/* Where KV lives: fields shared by append, attention and block copies. */
+typedef struct folio_kv_ref {
+    folio_kv_type type;
+    folio_kv_layout layout;
+    int32_t n_blocks, block_size, kv_heads, head_dim;
+    folio_kv_plane k, v;
+    folio_kv_plane k_scale, v_scale; /* 8-bit KV only; n_buf 0 = absent */
+} folio_kv_ref;
+
+/* ---- argument structs ------------------------------------------------------
+ */
+
+/* out[t] = scale * row ids[t] of w, dequantised. */
+typedef struct folio_embed_args {
+    folio_view ids; /* [T] i32, in [0, w->rows) */
+    const folio_weight *w;
+    folio_view out; /* [T, cols] f32, dense */
+    float scale;
+    int32_t n_tok;
+} folio_embed_args;
+
+/* out[r] = x[idx[r]]: the rows that need logits. */
+typedef struct folio_gather_rows_args {
+    folio_view x;   /* [*, dim] f32, dense */
+    folio_view idx; /* [R] i32 */
+    folio_view out; /* [R, dim] f32, dense; may not alias x */
+    int32_t n_rows, dim;
+} folio_gather_rows_args;
+
+/* h = x (+ res; then res = h); out = w * h / sqrt(mean(h^2) + eps). */
+typedef struct folio_rmsnorm_args {
+    folio_view x;   /* [rows, dim] f32 */
+    folio_view res; /* optional [rows, dim] f32, in and out, stride dim */
+    folio_view w;   /* [dim] f32 */
+    folio_view out; /* [rows, dim] f32; may alias x, not res */
+    int32_t n_rows, dim;
+    int32_t x_stride, out_stride;
+    float eps;
+} folio_rmsnorm_args;
+
+/* y = x W^T (+ bias) (+ y if accumulate). */
+typedef struct folio_linear_args {
+    folio_view x; /* [T, w->cols] f32 */
+    const folio_weight *w;
+    folio_view bias; /* optional [w->rows] f32 */
+    folio_view y;    /* [T, w->rows] f32; may not alias x */
+    int32_t n_tok;
+    int32_t x_stride, y_stride;
+    int32_t accumulate; /* 0 or 1 */
+    folio_view scratch; /* folio_op_scratch_bytes, shared by all ops */
+} folio_linear_args;
+
+/* Rotates q and k by position, writes k and v into the pool at slot[t].
+ * Rotary pairs (2i, 2i+1) if interleaved, else (i, i + rot_dim / 2); dims from
+ * rot_dim on pass unchanged; rot_dim 0 rotates nothing. table[p][i] = {cos,
+ * sin} of position p and pair i, already scaled by the attention factor. k is
+ * not written back. A token whose slot is -1 is padding: nothing is appended.
+ */
+typedef struct folio_rope_append_args {
+    folio_view q; /* optional [T, H, HD] f32, in and out */
+    folio_view k; /* [T, KVH, HD] f32 */
+    folio_view v; /* [T, KVH, HD] f32 */
+    int32_t q_stride, k_stride, v_stride; /* elements between tokens */
+    folio_view pos;   /* [T] i32, in [0, n_pos); optional if rot_dim is 0 */
+    folio_view slot;  /* [T] i32, in [-1, N * BS) */
+    folio_view table; /* [n_pos, rot_dim / 2, 2] f32; as pos */
+    int32_t n_pos, rot_dim, interleaved;
+    int32_t n_tok, heads;
+    folio_kv_ref kv;
+} folio_rope_append_args;
+
+/* The step's attention work on the device, made by attn_plan.h: i32 arrays. */
+typedef struct folio_attn_work {
+    folio_view q_start;     /* [S + 1] first token of each sequence */
+    folio_view kv_len;      /* [S] keys of each sequence, this step included */
+    folio_view table_start; /* [S + 1] into tables */
+    folio_view tables;      /* block ids, ceil(kv_len / BS) per sequence */
+    folio_view entries;     /* [n_entries, 8], see attn_plan.h */
+    folio_view merges;      /* [n_merges, 4] */
+    folio_view tiles;       /* [n_tiles, 4] */
+    int32_t n_seq, n_entries, n_merges, n_tiles;
+    int32_t n_partials; /* partial slots used, <= plan bound */
+} folio_attn_work;
+
+/* Query t of sequence s has position p = kv_len[s] - (q_start[s+1] - t) and
+ * sees key j iff j <= p and (window == 0 or j > p - window). Logit =
+ * scale * q.k, then cap * tanh(. / cap) if softcap > 0; sinks add
+ * exp(sink[h]) to the denominator once. A query that sees no key gives 0. */
+typedef struct folio_attn_args {
+    folio_view q;   /* [T, H, HD] f32, rotated */
+    folio_view out; /* [T, H, HD] f32; may not alias q */
+    int32_t q_stride, out_stride;
+    int32_t n_tok, heads;
+    int32_t window; /* 0 = none */
+    float scale, softcap;
+    folio_view sinks; /* optional [H] f32 */
+    folio_kv_ref kv;
+    folio_attn_work work;
+    folio_view scratch; /* partials: folio_op_scratch_bytes */
+} folio_attn_args;
+
+typedef enum folio_act { FOLIO_ACT_SILU = 0, FOLIO_ACT_GELU_TANH } folio_act;
+
+/* out = act(gate) * up. */
+typedef struct folio_act_mul_args {
+    folio_view gate, up; /* [T, dim] f32 */
+    folio_view out;      /* [T, dim] f32; may alias gate or up exactly */
+    int32_t n_tok, dim;
+    int32_t gate_stride, up_stride, out_stride;
+    folio_act act;
+} folio_act_mul_args;
+
+/* y += x, n floats. */
+typedef struct folio_add_args {
+    folio_view x, y;
+    int64_t n;
+} folio_add_args;
+
+/* The k largest of each row, largest first, ties by lower index; k = 1 is
+ * argmax. A NaN is never selected; n_nan counts the row's NaNs. Rows with fewer
+ * than k numbers are filled with id -1 and value 0. */
+typedef struct folio_topk_args {
+    folio_view x;      /* [R, V] f32, dense */
+    folio_view ids;    /* [R, k] i32 */
+    folio_view values; /* [R, k] f32 */
+    folio_view n_nan;  /* [R] i32 */
+    int32_t n_rows, n_vocab, k; /* k in 1..64 */
+    folio_view scratch;
+} folio_topk_args;
+
+/* Copies whole blocks src -> dst of K and V (copy-on-write); pairs are
+ * disjoint: no dst is a src of the same call. */
+typedef struct folio_copy_blocks_args {
+    folio_view pairs; /* [n_pairs, 2] i32 */
+    int32_t n_pairs;
+    folio_kv_ref kv;
+} folio_copy_blocks_args;
+
+/* ---- table and choice ------------------------------------------------------
+ */
+
+typedef enum folio_op_id {
+    FOLIO_OP_EMBED = 0,
+    FOLIO_OP_GATHER_ROWS,
+    FOLIO_OP_RMSNORM,
+    FOLIO_OP_LINEAR,
+    FOLIO_OP_ROPE_APPEND,
+    FOLIO_OP_ATTN,
+    FOLIO_OP_ACT_MUL,
+    FOLIO_OP_ADD,
+    FOLIO_OP_TOPK,
+    FOLIO_OP_COPY_BLOCKS,
+    FOLIO_OP_COUNT
+} folio_op_id;
+
+const char *folio_op_name(folio_op_id id); /* "linear" */
+
+typedef struct folio_op_params {
+    bool deterministic; /* only batch_invariant variants, one per op for every
+                           n_tok */
+    bool exact;         /* no reduced-precision arithmetic */
+} folio_op_params;
+
+typedef struct folio_op folio_op;
+typedef struct folio_variant folio_variant;
+
+enum {
+    FOLIO_VAR_BATCH_INVARIANT = 1, /* a row's bits do not depend on its batch */
+    FOLIO_VAR_UNORDERED = 2,       /* float sums in no fixed order */
+    FOLIO_VAR_INEXACT = 4,         /* 8- or 16-bit arithmetic: not for exact */
+    FOLIO_VAR_FLOOR = 8            /* needs nothing, fits what ref accepts */
+};
+
+/* What a variant does; `args` is the op's argument struct. In fits and open
+ * n_tok (n_rows) is the most the op will be run with. */
+typedef struct folio_variant_fns {
+    /* NULL reason on yes; else a static sentence why not. */
+    const char *(*fits)(const folio_device *dev, const folio_op_params *prm,
+                        const void *args);
+    /* Build kernels, decide geometry, fill op->scratch_bytes. NULL on the
+     * host device. */
+    folio_status (*open)(folio_op *op, const void *args);
+    folio_status (*run)(folio_op *op, folio_queue *q, const void *args);
+} folio_variant_fns;
+
+typedef enum folio_where { FOLIO_ON_HOST, FOLIO_ON_CL } folio_where;
+
+/* One row of kernels.def. */
+struct folio_variant {
+    folio_op_id op;
+    const char *name;
+    folio_where where;
+    const char *fragments; /* "" on the host */
+    uint64_t needs;        /* FOLIO_CAP_* */
+    uint32_t flags;        /* FOLIO_VAR_* */
+    const folio_variant_fns *fns;
+};
+
+/* All rows, best first per op and place; *n = how many. */
+const folio_variant *folio_variants(size_t *n);
+
+#define FOLIO_OP_MAX_KERNELS 4
+
+/* Visible to the variants only. */
+struct folio_op {
+    const folio_variant *var;
+    folio_device *dev;
+    folio_op_params prm;
+    folio_kernel *kernel[FOLIO_OP_MAX_KERNELS];
+    int32_t geo[12];        /* the variant's own geometry */
+    size_t scratch_bytes;   /* what args->scratch must hold */
+    char reason[160];       /* why the rows above were not taken */
+};
+
+/* Takes the first row of kernels.def that is on this device's side, not
+ * disabled, allowed by prm, whose needs the device has, which fits, builds and
+ * passes its self-test. UNSUPPORTED names what the reference does not accept.
+ * The args are checked by folio_op_check first. */
+folio_status folio_op_open(folio_device *dev, folio_op_id id,
+                           const folio_op_params *prm, const void *args,
+                           folio_op **out) FOLIO_NODISCARD;
+/* The same for one variant by name (checks, self-test); no self-test runs. */
+folio_status folio_op_open_variant(folio_device *dev, const char *name,
+                                   const folio_op_params *prm,
+                                   const void *args,
+                                   folio_op **out) FOLIO_NODISCARD;
+void folio_op_close(folio_op **op);
+/* Enqueues. Counts may be smaller than at open, other static fields must be the
+ * same. Zero rows are OK and do nothing. */
+folio_status folio_op_run(folio_op *op, folio_queue *q,
+                          const void *args) FOLIO_NODISCARD;
+size_t folio_op_scratch_bytes(const folio_op *op);
+const char *folio_op_variant_name(const folio_op *op);
+const char *folio_op_reason(const folio_op *op);
+
+/* Checks shapes, strides, types, buffer extents and alignment of args on the
+ * host: INVAL, RANGE or UNSUPPORTED with a message that names the field and
+ * both sides. Same rules for every device and for the reference. */
+folio_status folio_op_check(const folio_device *dev, folio_op_id id,
+                            const void *args) FOLIO_NODISCARD;
+
+/* ---- shared pieces ---------------------------------------------------------
+ */
+
+/* Bytes of one KV element: 4, 2 or 1. */
+size_t folio_kv_type_bytes(folio_kv_type t);
+/* Bytes of one block of K or of V of one layer. */
+size_t folio_kv_block_bytes(const folio_kv_ref *kv);
+/* The layout used for HD and BS when `want` is asked for: X falls to the
+ * largest power of two that divides HD and is <= X, Y to 1. */
+folio_kv_layout folio_kv_layout_fit(folio_kv_layout want, int32_t head_dim,
+                                    int32_t block_size);
+
+/* Dequantises `n` whole blocks of `type` exactly. The definition of each
+ * format; used by every reference. */
+void folio_dequant(folio_type type, const void *blocks, int64_t n_values,
+                   float *out);
+/* True for the types folio_dequant and linear know. */
+bool folio_dequant_knows(folio_type type);
+/* Row `row` of a weight on the host device, whatever its packing. */
+void folio_weight_row(const folio_weight *w, int64_t row, float *out);
+
+#endif
