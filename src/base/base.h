@@ -29,7 +29,7 @@
             return st_;                                                        \
     } while (0)
 
-#define FOLIO_COUNT(a) (sizeof(a) / sizeof((a)[0]))
+#define FOLIO_COUNT(a)  (sizeof(a) / sizeof((a)[0]))
 #define FOLIO_MIN(a, b) ((a) < (b) ? (a) : (b))
 #define FOLIO_MAX(a, b) ((a) > (b) ? (a) : (b))
 
