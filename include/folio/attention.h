@@ -26,14 +26,14 @@ typedef struct folio_attn folio_attn;
  * size, BS tokens per block, N blocks in the pool. */
 typedef struct folio_attn_params {
     size_t size;
-    int32_t heads;      /* H, >= 1, a multiple of kv_heads */
-    int32_t kv_heads;   /* KVH */
-    int32_t head_dim;   /* HD, 4..256 */
-    int32_t block_size; /* BS >= 1; a power of two if y > 1 is wanted */
-    int32_t n_blocks;   /* N >= 1, N * BS <= 2^31 - 1 */
-    int32_t max_tok;    /* most tokens in a step, >= 1 */
-    int32_t max_seqs;   /* most sequences in a step, >= 1 */
-    int32_t max_kv;     /* longest sequence, >= 1 */
+    int32_t heads;         /* H, >= 1, a multiple of kv_heads */
+    int32_t kv_heads;      /* KVH */
+    int32_t head_dim;      /* HD, 4..256 */
+    int32_t block_size;    /* BS >= 1; a power of two if y > 1 is wanted */
+    int32_t n_blocks;      /* N >= 1, N * BS <= 2^31 - 1 */
+    int32_t max_tok;       /* most tokens in a step, >= 1 */
+    int32_t max_seqs;      /* most sequences in a step, >= 1 */
+    int32_t max_kv;        /* longest sequence, >= 1 */
     folio_kv_type kv_type; /* default F16 */
     /* KV order inside a tile of BS * HD elements: element (t, d) at
      * (((d / X) * (BS / Y) + t / Y) * X + d % X) * Y + t % Y. Defaults 0: the

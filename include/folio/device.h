@@ -53,12 +53,12 @@ enum {
     FOLIO_CAP_HALF_ARITH = 1 << 3, /* half arithmetic */
     FOLIO_CAP_SUBGROUP_KHR = 1 << 4,
     FOLIO_CAP_SUBGROUP_INTEL = 1 << 5, /* shuffles, required size */
-    FOLIO_CAP_DOT4_KHR = 1 << 6, /* cl_khr_integer_dot_product, packed */
-    FOLIO_CAP_PTX = 1 << 7,      /* inline PTX: shfl.sync, lane == id % 32 */
+    FOLIO_CAP_DOT4_KHR = 1 << 6,       /* cl_khr_integer_dot_product, packed */
+    FOLIO_CAP_PTX = 1 << 7, /* inline PTX: shfl.sync, lane == id % 32 */
     FOLIO_CAP_PTX_DP4A = 1 << 8,
-    FOLIO_CAP_PTX_MMA = 1 << 9,     /* mma.sync.m16n8k16, cp.async */
+    FOLIO_CAP_PTX_MMA = 1 << 9,       /* mma.sync.m16n8k16, cp.async */
     FOLIO_CAP_PTX_RETARGET = 1 << 10, /* sm_90a by retargeted PTX: wgmma */
-    FOLIO_CAP_BIG_LOCAL = 1 << 11,  /* 200 KiB of static local memory */
+    FOLIO_CAP_BIG_LOCAL = 1 << 11,    /* 200 KiB of static local memory */
     FOLIO_CAP_FENCE_DEVICE = 1 << 12, /* device-scope fence between groups */
     FOLIO_CAP_COMMAND_BUFFER = 1 << 13,
     FOLIO_CAP_FMA = 1 << 14 /* fma() is exact and as fast as a product */
@@ -67,7 +67,7 @@ enum {
 #define FOLIO_DEVICE_NAME_MAX 128
 
 typedef struct folio_device_info {
-    size_t size; /* in: sizeof(folio_device_info) */
+    size_t size;   /* in: sizeof(folio_device_info) */
     int32_t index; /* as --device takes it; -1 for the host device */
     folio_device_kind kind;
     char name[FOLIO_DEVICE_NAME_MAX];
@@ -124,14 +124,14 @@ FOLIO_API FOLIO_NODISCARD folio_status folio_device_list(
  * logs the table of devices. "host" makes no OpenCL call at all.
  * [out] dev one reference. Returns OK, INVAL, NO_DEVICE, DEVICE, BUILD,
  * NOMEM. */
-FOLIO_API FOLIO_NODISCARD folio_status folio_device_open(
-    const folio_device_params *p, folio_device **dev);
+FOLIO_API FOLIO_NODISCARD folio_status
+folio_device_open(const folio_device_params *p, folio_device **dev);
 
 /* Wraps a caller's own context and one of its devices: both are retained and
  * released at the last close. `p->select` is ignored. Same statuses. */
-FOLIO_API FOLIO_NODISCARD folio_status folio_device_wrap(
-    cl_context context, cl_device_id device, const folio_device_params *p,
-    folio_device **dev);
+FOLIO_API FOLIO_NODISCARD folio_status
+folio_device_wrap(cl_context context, cl_device_id device,
+                  const folio_device_params *p, folio_device **dev);
 
 /* Adds a reference; returns dev. */
 FOLIO_API folio_device *folio_device_retain(folio_device *dev);
@@ -154,16 +154,18 @@ typedef struct folio_choice {
     const char *variant; /* "linear_tile", or "none" */
     char reason[160];    /* why not the rows above it */
 } folio_choice;
-FOLIO_API FOLIO_NODISCARD folio_status
-folio_device_choice(folio_device *dev, size_t i, folio_choice *out);
+FOLIO_API FOLIO_NODISCARD folio_status folio_device_choice(folio_device *dev,
+                                                           size_t i,
+                                                           folio_choice *out);
 
 /* A queue of one's own, or a caller's command queue (retained; the caller may
  * use it between folio's calls; must be in-order). Returns OK, INVAL, DEVICE,
  * NOMEM. */
 FOLIO_API FOLIO_NODISCARD folio_status folio_queue_open(folio_device *dev,
                                                         folio_queue **q);
-FOLIO_API FOLIO_NODISCARD folio_status folio_queue_wrap(
-    folio_device *dev, cl_command_queue queue, folio_queue **q);
+FOLIO_API FOLIO_NODISCARD folio_status folio_queue_wrap(folio_device *dev,
+                                                        cl_command_queue queue,
+                                                        folio_queue **q);
 /* Waits for nothing and drops the queue; NULL and *NULL allowed. */
 FOLIO_API void folio_queue_close(folio_queue **q);
 

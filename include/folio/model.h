@@ -1,0 +1,213 @@
+/* folio/model.h: model files, weights on a device, and the forward pass over a
+ * paged KV cache (tier 2). The caller decides which blocks hold what (see
+ * folio/kv.h); a runner computes. */
+#ifndef FOLIO_MODEL_H
+#define FOLIO_MODEL_H
+
+#include <folio/attention.h>
+#include <folio/device.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- files ---------------------------------------------------------------
+ */
+
+/* A model file as a read-only directory. Immutable after open, any thread. */
+typedef struct folio_model_file folio_model_file;
+
+/* Opens a GGUF file (the first shard of a split one) without touching a device.
+ * Returns OK; IO; FORMAT or UNSUPPORTED with the true cause in the log; NOMEM.
+ */
+FOLIO_API FOLIO_NODISCARD folio_status folio_model_file_open(
+    const char *path, const folio_log *log, folio_model_file **out);
+FOLIO_API void folio_model_file_close(folio_model_file **f);
+
+FOLIO_API size_t folio_model_file_n_meta(const folio_model_file *f);
+
+typedef struct folio_model_meta {
+    const char *key;  /* owned by the file */
+    const char *type; /* "u32", "string", "array of f32", ... */
+    uint64_t n;       /* elements */
+} folio_model_meta;
+
+/* Entry i < n_meta. RANGE otherwise. */
+FOLIO_API FOLIO_NODISCARD folio_status folio_model_file_meta(
+    const folio_model_file *f, size_t i, folio_model_meta *out);
+/* Element j of entry i as text: numbers in full, strings as their bytes.
+ * Writes at most cap bytes and no terminator; *n is the full length. RANGE for
+ * indices outside. */
+FOLIO_API FOLIO_NODISCARD folio_status
+folio_model_file_meta_text(const folio_model_file *f, size_t i, uint64_t j,
+                           char *buf, size_t cap, size_t *n);
+
+FOLIO_API size_t folio_model_file_n_tensors(const folio_model_file *f);
+
+typedef struct folio_model_tensor {
+    const char *name; /* owned by the file */
+    const char *type; /* "Q4_1", ... */
+    uint32_t n_dims;
+    uint64_t dims[4]; /* dims[0] is the row length */
+    uint64_t bytes;
+} folio_model_tensor;
+
+FOLIO_API FOLIO_NODISCARD folio_status folio_model_file_tensor(
+    const folio_model_file *f, size_t i, folio_model_tensor *out);
+/* Row `row` of the tensor called `name`, dequantised exactly into out
+ * [dims[0]], which holds `cap` floats. NOT_FOUND, RANGE (row, or cap too
+ * small), UNSUPPORTED for a type that is not numbers. */
+FOLIO_API FOLIO_NODISCARD folio_status
+folio_model_file_row(const folio_model_file *f, const char *name, uint64_t row,
+                     float *out, size_t cap);
+
+/* ---- models --------------------------------------------------------------
+ */
+
+/* Weights on a device. Immutable, reference-counted by its runners, any
+ * thread. */
+typedef struct folio_model folio_model;
+
+/* Called while loading; anything but 0 cancels. Same thread as the open. */
+typedef int (*folio_progress_fn)(void *user, uint64_t done, uint64_t total);
+
+typedef struct folio_model_params {
+    size_t size;
+    folio_progress_fn progress; /* NULL = none */
+    void *progress_user;
+    /* Hints for the packing of weights; a runner that exceeds them works and
+     * may be slower. Defaults 8 and 512. */
+    int32_t max_seqs, max_tok;
+    int32_t exact; /* default 0; 1: no reduced-precision arithmetic */
+    folio_log log; /* default: the device's */
+} folio_model_params;
+
+FOLIO_API void folio_model_params_default(folio_model_params *p);
+
+/* Loads `path` onto the device (retained). On the host device the file stays
+ * mapped and is read in place. Returns OK; the statuses of
+ * folio_model_file_open; UNSUPPORTED for an architecture, a tensor type or a
+ * RoPE scaling this build does not know (named); FORMAT for missing or
+ * wrong-shaped tensors (named, both shapes); TOO_LARGE, NOMEM, DEVICE;
+ * CANCELED by the callback. */
+FOLIO_API FOLIO_NODISCARD folio_status
+folio_model_open(folio_device *dev, const char *path,
+                 const folio_model_params *p, folio_model **out);
+FOLIO_API void folio_model_close(folio_model **m);
+
+typedef struct folio_model_info {
+    size_t size;
+    char arch[64];
+    char name[128]; /* general.name, may be empty */
+    int32_t n_vocab, dim, n_layers, heads, kv_heads, head_dim, ff_dim;
+    int32_t ctx_train; /* positions the model was trained for */
+    int32_t window;    /* largest window in use, 0 = none */
+    uint64_t n_params; /* shared storage counted once */
+    uint64_t weight_bytes;
+} folio_model_info;
+
+FOLIO_API void folio_model_get_info(const folio_model *m,
+                                    folio_model_info *info);
+
+/* ---- runners --------------------------------------------------------------
+ */
+
+/* A model with KV storage, scratch and a bound sequence of launches. One owner
+ * thread at a time. */
+typedef struct folio_runner folio_runner;
+
+typedef struct folio_runner_params {
+    size_t size;
+    int32_t max_seqs;      /* sequences in a step; default 1 */
+    int32_t max_tok;       /* tokens in one forward; default 512 */
+    int32_t max_rows;      /* rows of logits in one forward; default max_seqs */
+    int32_t max_ctx;       /* longest sequence; default 0 = what was trained */
+    int32_t block_size;    /* BS; default 16 */
+    int32_t n_blocks;      /* N; default 0 = max_seqs sequences of max_ctx */
+    folio_kv_type kv_type; /* default F16 */
+    int32_t deterministic; /* -1 default: on for host and CPU drivers */
+    int32_t exact;         /* default 0 */
+    int32_t run_ahead;     /* 0; others UNSUPPORTED */
+    int32_t trace;         /* 1: allow the trace tap; default 0 */
+} folio_runner_params;
+
+FOLIO_API void folio_runner_params_default(folio_runner_params *p);
+
+/* Chooses variants, allocates and fills the KV pool and scratch, prints the
+ * plan as one INFO line. Returns OK; INVAL naming the field; UNSUPPORTED;
+ * TOO_LARGE with both numbers (max_ctx above the trained length; a pool that
+ * does not fit); NOMEM; BUILD; DEVICE. */
+FOLIO_API FOLIO_NODISCARD folio_status folio_runner_open(
+    folio_model *m, const folio_runner_params *p, folio_runner **out);
+FOLIO_API void folio_runner_close(folio_runner **r);
+
+typedef struct folio_runner_info {
+    size_t size;
+    int32_t max_ctx, block_size, n_blocks;
+    int32_t step_tok; /* tokens really computed at once; longer forwards are
+                         walked in such pieces */
+    int32_t deterministic;
+    uint64_t kv_bytes, scratch_bytes;
+    const char *arithmetic; /* "f32", "f16" or "q8": the coarsest in use */
+} folio_runner_info;
+
+FOLIO_API void folio_runner_get_info(const folio_runner *r,
+                                     folio_runner_info *info);
+
+/* The batch of one forward, all host arrays, read before return. Token t of
+ * sequence s (q_start[s] <= t < q_start[s+1]) has position pos[t] =
+ * kv_len[s] - (q_start[s+1] - t) and its K and V go to slot[t], which must be
+ * the table's own slot of that position. The keys before this step must have
+ * been written by earlier forwards. */
+typedef struct folio_batch {
+    int32_t n_tok, n_seq;
+    const int32_t *tok;         /* [T] ids */
+    const int32_t *pos;         /* [T] */
+    const int32_t *slot;        /* [T] */
+    const int32_t *q_start;     /* [S + 1] */
+    const int32_t *kv_len;      /* [S], this step included */
+    const int32_t *table_start; /* [S + 1] into tables */
+    const int32_t *tables;      /* block ids */
+    int32_t n_rows;             /* R, may be 0 */
+    const int32_t *rows;        /* [R] tokens whose logits are wanted,
+                                   ascending */
+    int32_t n_copies;           /* block copies done before everything else */
+    const int32_t *copies;      /* [n_copies, 2] source, destination */
+} folio_batch;
+
+/* Enqueues one forward. `trace_tok` >= 0: remember the residual stream of that
+ * token (it must be among `rows`); -1: no. Returns OK; INVAL or RANGE naming
+ * the first bad entry, nothing enqueued; TOO_LARGE above the limits at open;
+ * NOMEM; DEVICE. */
+FOLIO_API FOLIO_NODISCARD folio_status folio_runner_forward(
+    folio_runner *r, const folio_batch *batch, int32_t trace_tok);
+
+/* Waits and copies the logits of the last forward: out [R, n_vocab]. INVAL
+ * without a forward. */
+FOLIO_API FOLIO_NODISCARD folio_status folio_runner_read(folio_runner *r,
+                                                         float *out);
+/* Waits and gives the k largest logits of each row: ids, values [R, k], n_nan
+ * [R] = how many NaNs the row has; k in 1..64. Ties: lower id first. */
+FOLIO_API FOLIO_NODISCARD folio_status folio_runner_read_top(
+    folio_runner *r, int32_t k, int32_t *ids, float *values, int32_t *n_nan);
+/* Waits and copies the traced residual: out [L + 2, dim]: the embedding, each
+ * block's output, the output norm. INVAL without a traced forward. */
+FOLIO_API FOLIO_NODISCARD folio_status folio_runner_read_trace(folio_runner *r,
+                                                               float *out);
+
+/* Which variant each op of the lowered sequence got, for reports; NOT_FOUND
+ * past the last. Strings live as long as the runner. */
+FOLIO_API FOLIO_NODISCARD folio_status
+folio_runner_choice(const folio_runner *r, size_t i, folio_choice *out);
+
+/* What went over the bus since open. */
+typedef struct folio_runner_counters {
+    uint64_t launches, writes, reads, waits, tokens, forwards;
+} folio_runner_counters;
+FOLIO_API void folio_runner_get_counters(const folio_runner *r,
+                                         folio_runner_counters *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

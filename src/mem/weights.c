@@ -1,0 +1,277 @@
+/* mem/weights.c: see weights.h. */
+#include "mem/weights.h"
+
+#include <string.h>
+
+#define TENSOR_ALIGN 256
+#define PIECE_BYTES  ((size_t)8 << 20)
+
+typedef struct entry {
+    folio_weight w;
+    const uint8_t *data;
+    float *owned; /* a vector converted to f32 */
+    folio_weight_view *views;
+    int *view_buf; /* buffer number of each view, until the load */
+} entry;
+
+struct folio_weights {
+    folio_device *dev;
+    entry **entries; /* pointers, so that folio_weight addresses are stable */
+    size_t n, cap;
+    folio_buf **buf;
+    size_t *buf_bytes;
+    size_t n_buf;
+    uint64_t bytes;
+    bool loaded;
+};
+
+folio_status folio_weights_open(folio_device *dev, folio_weights **out)
+{
+    folio_weights *w = folio_calloc(1, sizeof *w);
+    if (!w)
+        return FOLIO_E_NOMEM;
+    w->dev = folio_device_retain(dev);
+    *out = w;
+    return FOLIO_OK;
+}
+
+void folio_weights_close(folio_weights **pw)
+{
+    if (!pw || !*pw)
+        return;
+    folio_weights *w = *pw;
+    for (size_t b = 0; b < w->n_buf; b++)
+        folio_buf_close(&w->buf[b]);
+    for (size_t i = 0; i < w->n; i++) {
+        FOLIO_FREE(w->entries[i]->views);
+        FOLIO_FREE(w->entries[i]->view_buf);
+        FOLIO_FREE(w->entries[i]->owned);
+        FOLIO_FREE(w->entries[i]);
+    }
+    FOLIO_FREE(w->entries);
+    FOLIO_FREE(w->buf);
+    FOLIO_FREE(w->buf_bytes);
+    folio_device_close(&w->dev);
+    FOLIO_FREE(*pw);
+}
+
+static folio_status add_entry(folio_weights *w, const folio_weight_source *src,
+                              entry **out)
+{
+    if (w->n == w->cap) {
+        size_t cap = w->cap ? w->cap * 2 : 64;
+        entry **more = folio_realloc(w->entries, cap, sizeof *more);
+        if (!more)
+            return FOLIO_E_NOMEM;
+        w->entries = more;
+        w->cap = cap;
+    }
+    entry *e = folio_calloc(1, sizeof *e);
+    if (!e)
+        return FOLIO_E_NOMEM;
+    e->w.type = src->type;
+    e->w.packing = FOLIO_PACK_RAW;
+    e->w.rows = src->rows;
+    e->w.cols = src->cols;
+    e->data = src->data;
+    w->entries[w->n++] = e;
+    *out = e;
+    return FOLIO_OK;
+}
+
+folio_status folio_weights_add(folio_weights *w, const folio_weight_source *src,
+                               const folio_weight **out)
+{
+    if (w->loaded)
+        return FOLIO_E_INVAL;
+    if (!folio_dequant_knows(src->type)) {
+        const folio_type_info *ti = folio_type_find(src->type);
+        return folio_fail(folio_device_log(w->dev), FOLIO_E_UNSUPPORTED,
+                          "tensor %s has type %s, which no matrix product "
+                          "here reads",
+                          src->name, ti ? ti->name : "unknown");
+    }
+    for (size_t i = 0; i < w->n; i++)
+        if (w->entries[i]->data == src->data && !w->entries[i]->owned &&
+            w->entries[i]->w.rows == src->rows) {
+            *out = &w->entries[i]->w;
+            return FOLIO_OK;
+        }
+    entry *e;
+    FOLIO_RETURN_IF(add_entry(w, src, &e));
+    *out = &e->w;
+    return FOLIO_OK;
+}
+
+folio_status folio_weights_add_vector(folio_weights *w,
+                                      const folio_weight_source *src,
+                                      const folio_weight **out)
+{
+    if (w->loaded || src->rows != 1)
+        return FOLIO_E_INVAL;
+    if (!folio_dequant_knows(src->type)) {
+        const folio_type_info *ti = folio_type_find(src->type);
+        return folio_fail(folio_device_log(w->dev), FOLIO_E_UNSUPPORTED,
+                          "tensor %s has type %s, which does not hold numbers "
+                          "this build can read",
+                          src->name, ti ? ti->name : "unknown");
+    }
+    entry *e;
+    FOLIO_RETURN_IF(add_entry(w, src, &e));
+    /* Always converted: file data may lie at any alignment. */
+    e->owned = folio_calloc((size_t)src->cols, sizeof(float));
+    if (!e->owned)
+        return FOLIO_E_NOMEM;
+    folio_dequant(src->type, src->data, src->cols, e->owned);
+    e->data = (const uint8_t *)e->owned;
+    e->w.type = FOLIO_TYPE_F32;
+    *out = &e->w;
+    return FOLIO_OK;
+}
+
+static folio_status new_buffer(folio_weights *w)
+{
+    folio_buf **b = folio_realloc(w->buf, w->n_buf + 1, sizeof *b);
+    if (!b)
+        return FOLIO_E_NOMEM;
+    w->buf = b;
+    size_t *s = folio_realloc(w->buf_bytes, w->n_buf + 1, sizeof *s);
+    if (!s)
+        return FOLIO_E_NOMEM;
+    w->buf_bytes = s;
+    w->buf[w->n_buf] = NULL;
+    w->buf_bytes[w->n_buf++] = 0;
+    return FOLIO_OK;
+}
+
+static folio_status add_view(entry *e, int buf, size_t offset, int64_t first,
+                             int64_t rows)
+{
+    size_t n = (size_t)e->w.n_views;
+    folio_weight_view *v = folio_realloc(e->views, n + 1, sizeof *v);
+    if (!v)
+        return FOLIO_E_NOMEM;
+    e->views = v;
+    int *b = folio_realloc(e->view_buf, n + 1, sizeof *b);
+    if (!b)
+        return FOLIO_E_NOMEM;
+    e->view_buf = b;
+    e->views[n] = (folio_weight_view){{NULL, offset}, first, rows};
+    e->view_buf[n] = buf;
+    e->w.n_views++;
+    e->w.views = e->views;
+    return FOLIO_OK;
+}
+
+/* Places every tensor: whole where a buffer takes it, else in runs of rows. */
+static folio_status place_all(folio_weights *w)
+{
+    size_t limit = folio_device_max_alloc(w->dev);
+    for (size_t i = 0; i < w->n; i++) {
+        entry *e = w->entries[i];
+        size_t row = folio_type_row_bytes(e->w.type, (uint64_t)e->w.cols);
+        if (row == 0 || row > limit)
+            return folio_fail(folio_device_log(w->dev), FOLIO_E_TOO_LARGE,
+                              "a weight row needs %zu bytes, the device "
+                              "allows %zu per buffer",
+                              row, limit);
+        int64_t first = 0;
+        while (first < e->w.rows) {
+            size_t want = (size_t)(e->w.rows - first) * row;
+            size_t used = w->n_buf ? w->buf_bytes[w->n_buf - 1] : limit;
+            size_t at = folio_align_up(used, TENSOR_ALIGN);
+            /* A tensor that fits in one buffer is never split. */
+            bool whole = first == 0 && want <= limit;
+            size_t room = at < limit ? limit - at : 0;
+            if (w->n_buf == 0 || room < row || (whole && room < want)) {
+                FOLIO_RETURN_IF(new_buffer(w));
+                at = 0;
+                room = limit;
+            }
+            int64_t rows = (int64_t)FOLIO_MIN(want / row, room / row);
+            FOLIO_RETURN_IF(add_view(e, (int)w->n_buf - 1, at, first, rows));
+            w->buf_bytes[w->n_buf - 1] = at + (size_t)rows * row;
+            first += rows;
+        }
+    }
+    return FOLIO_OK;
+}
+
+static folio_status load_mapped(folio_weights *w)
+{
+    for (size_t i = 0; i < w->n; i++) {
+        entry *e = w->entries[i];
+        size_t row = folio_type_row_bytes(e->w.type, (uint64_t)e->w.cols);
+        size_t bytes = (size_t)e->w.rows * row;
+        FOLIO_RETURN_IF(new_buffer(w));
+        /* Ops never write to weights. */
+        FOLIO_RETURN_IF(folio_buf_wrap_host(w->dev, (void *)(uintptr_t)e->data,
+                                            bytes, &w->buf[w->n_buf - 1]));
+        FOLIO_RETURN_IF(add_view(e, (int)w->n_buf - 1, 0, 0, e->w.rows));
+        e->views[0].view.buf = w->buf[w->n_buf - 1];
+        w->bytes += bytes;
+    }
+    return FOLIO_OK;
+}
+
+static folio_status upload(folio_weights *w, folio_queue *q, entry *e,
+                           folio_weights_progress progress, void *user,
+                           uint64_t *done, uint64_t total)
+{
+    size_t row = folio_type_row_bytes(e->w.type, (uint64_t)e->w.cols);
+    for (int32_t i = 0; i < e->w.n_views; i++) {
+        folio_weight_view *v = &e->views[i];
+        v->view.buf = w->buf[e->view_buf[i]];
+        const uint8_t *src = e->data + (size_t)v->first_row * row;
+        size_t bytes = (size_t)v->rows * row;
+        for (size_t at = 0; at < bytes; at += PIECE_BYTES) {
+            size_t n = FOLIO_MIN(PIECE_BYTES, bytes - at);
+            FOLIO_RETURN_IF(
+                folio_queue_write(q, folio_view_at(v->view, at), src + at, n));
+            *done += n;
+            if (progress && progress(user, *done, total))
+                return FOLIO_E_CANCELED;
+        }
+    }
+    return FOLIO_OK;
+}
+
+folio_status folio_weights_load(folio_weights *w,
+                                folio_weights_progress progress, void *user)
+{
+    folio_status st;
+    folio_queue *q = NULL;
+    uint64_t total = 0, done = 0;
+    if (w->loaded)
+        return FOLIO_E_INVAL;
+    w->loaded = true;
+    if (progress && progress(user, 0, 1))
+        return FOLIO_E_CANCELED;
+    if (folio_device_is_host(w->dev)) {
+        FOLIO_RETURN_IF(load_mapped(w));
+        if (progress && progress(user, w->bytes, w->bytes))
+            return FOLIO_E_CANCELED;
+        return FOLIO_OK;
+    }
+    FOLIO_RETURN_IF(place_all(w));
+    for (size_t b = 0; b < w->n_buf; b++) {
+        FOLIO_RETURN_IF(folio_buf_open(w->dev, w->buf_bytes[b], &w->buf[b]));
+        w->bytes += w->buf_bytes[b];
+    }
+    for (size_t i = 0; i < w->n; i++)
+        total += (uint64_t)w->entries[i]->w.rows *
+                 folio_type_row_bytes(w->entries[i]->w.type,
+                                      (uint64_t)w->entries[i]->w.cols);
+    FOLIO_TRY(folio_queue_open(w->dev, &q));
+    for (size_t i = 0; i < w->n; i++)
+        FOLIO_TRY(upload(w, q, w->entries[i], progress, user, &done, total));
+    st = folio_queue_finish(q);
+fail:
+    folio_queue_close(&q);
+    return st;
+}
+
+uint64_t folio_weights_bytes(const folio_weights *w)
+{
+    return w->bytes;
+}
