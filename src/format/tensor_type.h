@@ -40,6 +40,9 @@ typedef struct folio_type_info {
 const folio_type_info *folio_type_find(uint32_t type);
 /* "F32, F16, Q4_0, ...": for messages. Static. */
 const char *folio_type_names(void);
+/* The name that GGML gives a type number, known to this build or not; "an
+ * unknown type" for other numbers. Static, for messages. */
+const char *folio_type_any_name(uint32_t type);
 /* Bytes of one row of `cols` values; 0 if cols is not whole blocks or the
  * product overflows. */
 size_t folio_type_row_bytes(folio_type type, uint64_t cols);
