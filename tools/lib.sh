@@ -18,8 +18,8 @@ PACKAGES_BUILD=(gcc libc6-dev cmake ninja-build 'pkg-config|pkgconf'
   libpcre2-dev libxxhash-dev libjansson-dev libclblast-dev opencl-c-headers
   ocl-icd-opencl-dev pocl-opencl-icd libcriterion-dev python3 python3-pip
   ca-certificates)
-PACKAGES_TEST=(g++ git clang 'clang-format-14|clang-format' binutils oclgrind
-  strace)
+PACKAGES_TEST=(g++ git clang 'clang-format-14|clang-format' binutils clinfo
+  oclgrind strace)
 
 say()
 {
