@@ -542,6 +542,34 @@ Test(sched_table, fork_shares_and_append_copies)
     folio_block_pool_close(&pool);
 }
 
+/* What a table once held it may be lent later: no trace of it is left by
+ * copy-on-write, truncate, free or detach. */
+Test(sched_table, past_blocks_leave_no_mark)
+{
+    folio_block_pool *pool = open_pool(6, 4, NULL);
+    folio_block_table *a = open_table(pool), *b = open_table(pool);
+    folio_block_copy c;
+    int32_t n;
+    append(a, 6);
+    OK(folio_block_table_fork(a, b));
+    OK(folio_block_table_append(b, 7, &c));
+    BLOCKS_ARE(b, 0, 2, 3, 4);
+    OK(folio_block_table_truncate(b, 5));
+    OK(folio_block_table_free(b));
+    take(pool);
+    take(pool);
+    take(pool);
+    take(pool);
+    OK(folio_block_table_adopt(b, (int32_t[]){1, 0, 2, 3}, 4, 0));
+    OK(folio_block_table_extend(b, (int32_t[]){4, 5}, 2));
+    OK(folio_block_table_detach(b, NULL, 0, &n));
+    cr_assert_eq(n, 6);
+    OK(folio_block_table_adopt(b, (int32_t[]){5, 4, 3, 2, 1, 0}, 6, 0));
+    folio_block_table_close(&b);
+    folio_block_table_close(&a);
+    folio_block_pool_close(&pool);
+}
+
 Test(sched_table, copy_on_write_is_atomic)
 {
     heard h = {0};
