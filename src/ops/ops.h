@@ -180,10 +180,10 @@ typedef struct folio_add_args {
  * argmax. A NaN is never selected; n_nan counts the row's NaNs. Rows with fewer
  * than k numbers are filled with id -1 and value 0. */
 typedef struct folio_topk_args {
-    folio_view x;      /* [R, V] f32, dense */
-    folio_view ids;    /* [R, k] i32 */
-    folio_view values; /* [R, k] f32 */
-    folio_view n_nan;  /* [R] i32 */
+    folio_view x;               /* [R, V] f32, dense */
+    folio_view ids;             /* [R, k] i32 */
+    folio_view values;          /* [R, k] f32 */
+    folio_view n_nan;           /* [R] i32 */
     int32_t n_rows, n_vocab, k; /* k in 1..64 */
     folio_view scratch;
 } folio_topk_args;
@@ -234,7 +234,8 @@ enum {
 /* What a variant does; `args` is the op's argument struct. In fits and open
  * n_tok (n_rows) is the most the op will be run with. */
 typedef struct folio_variant_fns {
-    /* NULL reason on yes; else a static sentence why not. */
+    /* NULL reason on yes; else a static sentence why not. Asked without
+     * buffers: shapes and types only. A NULL function fits everything. */
     const char *(*fits)(const folio_device *dev, const folio_op_params *prm,
                         const void *args);
     /* Build kernels, decide geometry, fill op->scratch_bytes. NULL on the
@@ -266,27 +267,30 @@ struct folio_op {
     const folio_variant *var;
     folio_device *dev;
     folio_op_params prm;
+    int64_t max_count; /* n_tok, n_rows, n_pairs or n at open */
     folio_kernel *kernel[FOLIO_OP_MAX_KERNELS];
-    int32_t geo[12];        /* the variant's own geometry */
-    size_t scratch_bytes;   /* what args->scratch must hold */
-    char reason[160];       /* why the rows above were not taken */
+    int32_t geo[12];      /* the variant's own geometry */
+    size_t scratch_bytes; /* what args->scratch must hold */
+    char reason[160];     /* why the rows above were not taken */
 };
 
 /* Takes the first row of kernels.def that is on this device's side, not
  * disabled, allowed by prm, whose needs the device has, which fits, builds and
  * passes its self-test. UNSUPPORTED names what the reference does not accept.
- * The args are checked by folio_op_check first. */
+ * The args are checked by folio_op_check first, but views may be absent still
+ * (a zeroed view, a weight without views, a plane without buffers): open plans
+ * with shapes, only run needs memory. */
 folio_status folio_op_open(folio_device *dev, folio_op_id id,
                            const folio_op_params *prm, const void *args,
                            folio_op **out) FOLIO_NODISCARD;
 /* The same for one variant by name (checks, self-test); no self-test runs. */
 folio_status folio_op_open_variant(folio_device *dev, const char *name,
-                                   const folio_op_params *prm,
-                                   const void *args,
+                                   const folio_op_params *prm, const void *args,
                                    folio_op **out) FOLIO_NODISCARD;
 void folio_op_close(folio_op **op);
-/* Enqueues. Counts may be smaller than at open, other static fields must be the
- * same. Zero rows are OK and do nothing. */
+/* Checks args with folio_op_check, then enqueues. Counts may be smaller than at
+ * open (larger ones are INVAL), other static fields must be the same. Zero rows
+ * are OK and do nothing. */
 folio_status folio_op_run(folio_op *op, folio_queue *q,
                           const void *args) FOLIO_NODISCARD;
 size_t folio_op_scratch_bytes(const folio_op *op);
@@ -317,6 +321,8 @@ void folio_dequant(folio_type type, const void *blocks, int64_t n_values,
                    float *out);
 /* True for the types folio_dequant and linear know. */
 bool folio_dequant_knows(folio_type type);
+/* Start of the stored bytes of row `row` (RAW) on the host device. */
+const uint8_t *folio_weight_row_host(const folio_weight *w, int64_t row);
 /* Row `row` of a weight on the host device, whatever its packing. */
 void folio_weight_row(const folio_weight *w, int64_t row, float *out);
 
