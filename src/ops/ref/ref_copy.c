@@ -1,6 +1,6 @@
 /* ops/ref/ref_copy.c: the contract of copy_blocks. */
 #include "ops/host_args.h"
-#include "ops/kv.h"
+#include "ops/kv_host.h"
 #include "ops/variants.h"
 
 #include <string.h>

@@ -1,7 +1,7 @@
 /* ops/ref/ref_rope.c: the contract of rope_append: rotate q in place, store
  * rotated k and v at their slots. Exact and slow; never optimised. */
 #include "ops/host_args.h"
-#include "ops/kv.h"
+#include "ops/kv_host.h"
 #include "ops/variants.h"
 
 #include <string.h>

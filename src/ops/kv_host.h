@@ -1,8 +1,8 @@
-/* ops/kv.h: host-side access to the elements of a KV pool, for the references
- * and the host device's ops. Knows the storage contract of ops.h and the shared
- * formula of kv_layout.clh; decides no policy. */
-#ifndef FOLIO_OPS_KV_H
-#define FOLIO_OPS_KV_H
+/* ops/kv_host.h: host-side access to the elements of a KV pool, for the
+ * references and the host device's ops. Knows the storage contract of ops.h and
+ * the shared formula of kv_layout.clh; decides no policy. */
+#ifndef FOLIO_OPS_KV_HOST_H
+#define FOLIO_OPS_KV_HOST_H
 
 #include "base/half.h"
 #include "cl/kv_layout.clh"
