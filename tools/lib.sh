@@ -18,8 +18,8 @@ PACKAGES_BUILD=(gcc libc6-dev cmake ninja-build 'pkg-config|pkgconf'
   libpcre2-dev libxxhash-dev libjansson-dev libclblast-dev opencl-c-headers
   ocl-icd-opencl-dev pocl-opencl-icd libcriterion-dev python3 python3-pip
   ca-certificates)
-PACKAGES_TEST=(g++ git clang 'clang-format-14|clang-format' binutils clinfo
-  oclgrind strace)
+PACKAGES_TEST=(g++ git clang libclang-rt-dev 'clang-format-14|clang-format'
+  binutils clinfo oclgrind strace)
 
 say()
 {
@@ -54,7 +54,7 @@ missing_packages()
 # run and stops.
 install_packages()
 {
-    local missing as_root=()
+    local missing known=() one as_root=()
     if ! command -v dpkg-query >/dev/null; then
         say "packages: this is no Debian or Ubuntu; make sure that what these" \
             "hold is installed: $*"
@@ -80,10 +80,17 @@ install_packages()
     # An outdated list may still serve, so a failed update is not the end.
     "${as_root[@]}" apt-get update -qq >&2 ||
         say "packages: apt-get update failed, trying with the old list"
-    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
-        --no-install-recommends "${missing[@]}" >&2 ||
-        die "apt-get could not install ${missing[*]}; try: apt-get install" \
-            "--no-install-recommends ${missing[*]}"
+    for one in "${missing[@]}"; do
+        if apt-cache show -- "$one" >/dev/null 2>&1; then
+            known+=("$one")
+        else
+            say "packages: this distribution has no $one, going on without"
+        fi
+    done
+    [ ${#known[@]} = 0 ] ||
+        "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y \
+            -qq --no-install-recommends "${known[@]}" >&2 ||
+        die "apt-get could not install ${known[*]}"
 }
 
 # configure PRESET [cmake arguments]: once per build folder, and anew where the

@@ -59,6 +59,10 @@ nothing "$tmp/out" "exported, declared in no public header"
 LC_ALL=C comm -13 "$tmp/exported" "$tmp/declared" >"$tmp/out"
 nothing "$tmp/out" "declared with FOLIO_API, defined nowhere"
 
+nm -D --undefined-only --format=posix "$build/libfolio.so" |
+    awk '/^folio_/ {print $1}' >"$tmp/out"
+nothing "$tmp/out" "libfolio.so needs and nobody defines"
+
 # Global mutable state: anything in a writable section but constants that the
 # loader relocates.
 objdump -t "$build/libfolio.a" |
@@ -67,6 +71,9 @@ objdump -t "$build/libfolio.a" |
         $NF ~ /^[A-Za-z_]/ && section ~ /^\.t?(data|bss)/ &&
         section !~ /^\.data\.rel\.ro/ {print $NF}' >"$tmp/out"
 nothing "$tmp/out" "data that changes"
+
+objdump -h "$build/libfolio.a" | awk '$2 ~ /^\.(init_array|ctors)/' >"$tmp/out"
+nothing "$tmp/out" "code that runs when the library is loaded"
 
 soname=$(objdump -p "$build/libfolio.so" | awk '$1 == "SONAME" {print $2}')
 version=$(sed -n 's/^#define FOLIO_VERSION_MAJOR *//p' \
