@@ -45,4 +45,7 @@ folio_status folio_tokenizer_open_gguf(const folio_gguf *g,
 /* One more reference, as const as the argument. */
 const folio_tokenizer *folio_tokenizer_ref(const folio_tokenizer *tok);
 
+/* Bytes of the longest piece. */
+uint32_t folio_tokenizer_max_piece(const folio_tokenizer *tok);
+
 #endif
