@@ -71,6 +71,7 @@ static void check_stream(const folio_tokenizer *tok, const int32_t *prompt,
                                         sizeof bytes - n_tail, &n_all),
                  FOLIO_OK);
     size_t n_whole = slow_decode(bytes, n_tail + n_all, whole, &n_chars);
+    whole[n_whole] = '\0'; /* no continuation byte */
     size_t skip = skip_chars(whole, n_pre_chars), n_want = n_whole - skip;
     stream s;
     start(&s, tok, prompt, n_prompt, FOLIO_DECODE_SPECIAL);

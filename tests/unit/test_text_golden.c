@@ -263,10 +263,9 @@ Test(text_golden, prompts_and_answers)
 Test(text_golden, chat_template_and_rendered_chats)
 {
     folio_tokenizer *tok = open_model();
-    json_t *doc = load_golden("chat-templates.json"), *m = NULL, *c;
+    json_t *doc = load_golden("chat-templates.json"), *c;
+    json_t *m = json_array_get(json_object_get(doc, "templates"), 0);
     size_t i;
-    const json_t *models = json_object_get(doc, "models");
-    m = models ? json_array_get(models, 0) : doc;
     const json_t *source = json_object_get(m, "source");
     cr_assert_not_null(source);
     cr_assert_str_eq(folio_tokenizer_chat_template(tok),
