@@ -149,7 +149,13 @@ static size_t weight_align(folio_type type)
 {
     switch (type) {
     case FOLIO_TYPE_F32:
-        return 4;
+    case FOLIO_TYPE_Q4_1:
+    case FOLIO_TYPE_Q5_1:
+    case FOLIO_TYPE_Q2_K:
+    case FOLIO_TYPE_Q4_K:
+    case FOLIO_TYPE_Q5_K:
+    case FOLIO_TYPE_IQ4_XS:
+        return 4; /* kernels read such rows as words */
     case FOLIO_TYPE_MXFP4:
         return 1;
     default:
