@@ -1,7 +1,10 @@
 /* The tokenizer over vocabularies in memory: merging against a slow form,
  * pre-tokenizer kinds, special tokens, bytes that are not UTF-8, errors and
  * time. */
+#define _GNU_SOURCE
 #include "text_fixture.h"
+
+#include <pthread.h>
 
 #include "text/bpe.h"
 #include "text/pre.h"
@@ -572,6 +575,56 @@ Test(text_tokenizer, a_thousand_turns)
     cr_assert_lt(t, 0.1 * SLOWER, "%g s", t);
     free(s);
     free(ids);
+    folio_tokenizer_close(&tok);
+    free(f);
+}
+
+typedef struct small_job {
+    const folio_tokenizer *tok;
+    const char *text;
+    size_t n, n_ids;
+    folio_status st;
+} small_job;
+
+static void *encode_in_thread(void *user)
+{
+    small_job *job = user;
+    int32_t *ids = malloc((job->n + 1) * sizeof *ids);
+    job->st = folio_tokenizer_encode(job->tok, job->text, job->n,
+                                     FOLIO_ENCODE_PARSE_SPECIAL, ids,
+                                     job->n + 1, &job->n_ids);
+    free(ids);
+    return NULL;
+}
+
+/* Stack does not grow with the text, and threads may share a tokenizer: two at
+ * once, each with 128 KiB of stack and an unbroken run of 1 MiB. */
+Test(text_tokenizer, small_stacks_in_two_threads)
+{
+    fixture *f = fixture_bytes("llama-bpe");
+    fixture_merge(f, "a", "a");
+    folio_tokenizer *tok = fixture_open(f);
+    size_t n = 1 << 20;
+    char *text = malloc(n);
+    memset(text, 'a', n);
+    pthread_attr_t attr;
+    pthread_t threads[2];
+    small_job jobs[2];
+    pthread_attr_init(&attr);
+    cr_assert_eq(
+        pthread_attr_setstacksize(&attr, 128 * 1024 * (SLOWER > 1 ? 4 : 1)), 0);
+    for (int i = 0; i < 2; i++) {
+        jobs[i] = (small_job){.tok = tok, .text = text, .n = n};
+        cr_assert_eq(
+            pthread_create(&threads[i], &attr, encode_in_thread, &jobs[i]), 0);
+    }
+    for (int i = 0; i < 2; i++) {
+        pthread_join(threads[i], NULL);
+        cr_assert_eq(jobs[i].st, FOLIO_OK);
+        cr_assert_eq(jobs[i].n_ids, n / 2);
+    }
+    pthread_attr_destroy(&attr);
+    free(text);
     folio_tokenizer_close(&tok);
     free(f);
 }
