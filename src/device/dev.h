@@ -49,8 +49,7 @@ typedef struct folio_kernel_spec {
 
 /* BUILD: logs device, driver, kernel, and the first lines of the compiler's
  * text at WARN (the caller may have another variant to try). */
-folio_status folio_kernel_open(folio_device *dev,
-                               const folio_kernel_spec *spec,
+folio_status folio_kernel_open(folio_device *dev, const folio_kernel_spec *spec,
                                folio_kernel **out) FOLIO_NODISCARD;
 void folio_kernel_close(folio_kernel **k);
 
