@@ -37,9 +37,10 @@ float add_lanes(float16 v)
 
 #ifdef LINEAR_ITEM
 
-/* The floor: one item per output, any work-group. Global size (rows, n_tok),
- * rounded up. */
-__kernel void linear_item(LINEAR_ARGS)
+/* The floor: one item per output, any work-group.
+ * Grid (rows / WG, n_tok), rounded up. */
+__kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void linear_item(
+    LINEAR_ARGS)
 {
     LINEAR_USE;
     const int row = (int)get_global_id(0), t = (int)get_global_id(1);
@@ -67,8 +68,8 @@ __kernel void linear_item(LINEAR_ARGS)
 
 /* For CPUs: an item owns ROWS rows times NB tokens; a group of weights is
  * unpacked into vector registers once for all its tokens. Past the last row or
- * token the last one is computed again and not written. Global size
- * (rows / ROWS, n_tok / NB), rounded up. */
+ * token the last one is computed again and not written. Grid
+ * (rows / ROWS / WG, n_tok / NB), rounded up. */
 __kernel void linear_cpu(LINEAR_ARGS)
 {
     LINEAR_USE;
@@ -128,11 +129,14 @@ __kernel void linear_cpu(LINEAR_ARGS)
 
 #ifdef LINEAR_WG
 
-/* For GPUs and few tokens: a work-group of WG = LANES * (WG / LANES) items owns
- * WG / LANES rows; the LANES items of a row take its groups of 32 columns in
- * turn and add their sums in local memory. Grid (rows * LANES / WG, n_tok /
- * NB), rounded up; WG and LANES are powers of two. */
-__kernel void linear_wg(LINEAR_ARGS)
+/* For GPUs and few tokens: a work-group owns WG / LANES rows; the LANES items
+ * of a row take its groups of 32 columns in turn and add their sums in local
+ * memory. Grid (rows * LANES / WG, n_tok / NB), rounded up; WG is a power of
+ * two. */
+#define LANES (WG < 16 ? WG : 16)
+
+__kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void linear_wg(
+    LINEAR_ARGS)
 {
     LINEAR_USE;
     __local float part[NB][WG];
@@ -199,7 +203,8 @@ __kernel void linear_wg(LINEAR_ARGS)
 #define PITCH_M (BM + 1)
 #define PITCH_N (BN + 1)
 
-__kernel void linear_tile(LINEAR_ARGS)
+__kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void linear_tile(
+    LINEAR_ARGS)
 {
     LINEAR_USE;
     __local float tw[32 * PITCH_M], tx[32 * PITCH_N];

@@ -1,10 +1,7 @@
 /* ops/cl/cl_linear.c: launchers of cl/linear.cl: which entry, with which sizes,
  * and one launch per view of the weight. No arithmetic here. */
+#include "ops/cl/cl_util.h"
 #include "ops/variants.h"
-
-#include <stdio.h>
-
-#define FRAGMENTS "common.clh quant.clh linear.cl"
 
 /* Rows and tokens of one work-group, and its items. */
 typedef struct tile_shape {
@@ -24,35 +21,16 @@ static tile_shape get_shape(const folio_op *op, int i)
     return (tile_shape){op->geo[3 * i], op->geo[3 * i + 1], op->geo[3 * i + 2]};
 }
 
-static folio_status open_kernel(folio_op *op, int i, const void *args,
-                                const char *entry, const char *options)
+/* What all entries are compiled with; `which` names the one. */
+static folio_cl_options options_for(const folio_op *op, const void *args,
+                                    const char *which)
 {
     const folio_linear_args *a = args;
-    const folio_type_info *type = folio_type_find((uint32_t)a->w->type);
-    bool fma = folio_device_caps(op->dev) & FOLIO_CAP_FMA;
-    char all[192];
-    snprintf(all, sizeof all, "-DQTYPE_%s%s %s", type->name,
-             fma ? " -DFOLIO_USE_FMA" : "", options);
-    folio_kernel_spec spec = {
-        .entry = entry, .fragments = FRAGMENTS, .options = all};
-    folio_kernel_close(&op->kernel[i]);
-    return folio_kernel_open(op->dev, &spec, &op->kernel[i]);
-}
-
-static int32_t kernel_limit(const folio_op *op, int i)
-{
-    folio_kernel_limits lim;
-    folio_kernel_get_limits(op->kernel[i], &lim);
-    return (int32_t)FOLIO_MAX(FOLIO_MIN(lim.max_work_group, 1u << 20), 1u);
-}
-
-/* The largest power of two <= n, for n >= 1. */
-static int32_t power_below(int32_t n)
-{
-    int32_t p = 1;
-    while (p <= n / 2)
-        p *= 2;
-    return p;
+    folio_cl_options o;
+    folio_cl_options_init(&o, op);
+    folio_cl_define_type(&o, a->w->type);
+    folio_cl_define(&o, which, 1);
+    return o;
 }
 
 static folio_status launch(folio_op *op, folio_queue *q,
@@ -97,8 +75,9 @@ static folio_status launch(folio_op *op, folio_queue *q,
 
 static folio_status open_item(folio_op *op, const void *args)
 {
-    FOLIO_RETURN_IF(open_kernel(op, 0, args, "linear_item", "-DLINEAR_ITEM"));
-    int32_t items = FOLIO_MIN(power_below(kernel_limit(op, 0)), ITEM_GROUP);
+    folio_cl_options o = options_for(op, args, "LINEAR_ITEM");
+    int32_t items = ITEM_GROUP;
+    FOLIO_RETURN_IF(folio_cl_kernel_open(op, 0, "linear_item", &o, &items));
     set_shape(op, 0, (tile_shape){items, 1, items});
     return FOLIO_OK;
 }
@@ -134,11 +113,11 @@ static folio_status open_cpu(folio_op *op, const void *args)
     const folio_linear_args *a = args;
     int n = 1 + step_for(cpu_toks, FOLIO_COUNT(cpu_toks), a->n_tok);
     for (int i = 0; i < n; i++) {
-        char options[64];
-        snprintf(options, sizeof options, "-DLINEAR_CPU -DROWS=%d -DNB=%d",
-                 (int)cpu_rows[i], (int)cpu_toks[i]);
-        FOLIO_RETURN_IF(open_kernel(op, i, args, "linear_cpu", options));
-        int32_t items = FOLIO_MIN(power_below(kernel_limit(op, i)), CPU_GROUP);
+        folio_cl_options o = options_for(op, args, "LINEAR_CPU");
+        int32_t items = CPU_GROUP;
+        folio_cl_define(&o, "ROWS", cpu_rows[i]);
+        folio_cl_define(&o, "NB", cpu_toks[i]);
+        FOLIO_RETURN_IF(folio_cl_kernel_open(op, i, "linear_cpu", &o, &items));
         set_shape(op, i, (tile_shape){items * cpu_rows[i], cpu_toks[i], items});
     }
     return FOLIO_OK;
@@ -160,31 +139,25 @@ const folio_variant_fns folio_var_linear_cpu = {.open = open_cpu,
 #define WG_LANES 16
 static const int32_t wg_toks[] = {1, 4, 8};
 
-/* Kernels first .. first + 2. All token steps use the same LANES, for the same
- * order of sums; a kernel that takes fewer items than that shrinks them all. */
+/* Kernels first .. first + 2. All token steps use the same work-group, for the
+ * same order of sums: one that takes fewer items shrinks the others too. */
 static folio_status open_wg_steps(folio_op *op, const void *args, int first)
 {
     const folio_linear_args *a = args;
     int n = 1 + step_for(wg_toks, FOLIO_COUNT(wg_toks), a->n_tok);
     int32_t group = WG_GROUP;
-    for (int i = 0; i < n; i++) {
-        for (;;) {
-            int32_t lanes = FOLIO_MIN(group, WG_LANES);
-            char options[96];
-            snprintf(options, sizeof options,
-                     "-DLINEAR_WG -DQUANT_WORDS -DWG=%d -DLANES=%d -DNB=%d",
-                     (int)group, (int)lanes, (int)wg_toks[i]);
-            FOLIO_RETURN_IF(
-                open_kernel(op, first + i, args, "linear_wg", options));
-            int32_t limit = power_below(kernel_limit(op, first + i));
-            if (limit >= group) {
-                set_shape(op, first + i,
-                          (tile_shape){group / lanes, wg_toks[i], group});
-                break;
-            }
-            group = limit;
-            i = 0;
-        }
+    for (int i = 0; i < n;) {
+        folio_cl_options o = options_for(op, args, "LINEAR_WG");
+        int32_t items = group;
+        folio_cl_define(&o, "QUANT_WORDS", 1);
+        folio_cl_define(&o, "NB", wg_toks[i]);
+        folio_kernel_close(&op->kernel[first + i]);
+        FOLIO_RETURN_IF(
+            folio_cl_kernel_open(op, first + i, "linear_wg", &o, &items));
+        int32_t rows = items / FOLIO_MIN(items, WG_LANES);
+        set_shape(op, first + i, (tile_shape){rows, wg_toks[i], items});
+        i = items < group ? 0 : i + 1;
+        group = items;
     }
     return FOLIO_OK;
 }
@@ -224,13 +197,19 @@ static const tile_config tile_configs[] = {
     {8, 8, 2, 2},
 };
 
+/* Items of the smallest tile. */
+#define TILE_MIN_ITEMS 16
+
 static const char *fits_tile(const folio_device *dev,
                              const folio_op_params *prm, const void *args)
 {
     const folio_linear_args *a = args;
-    (void)dev;
     (void)prm;
-    return a->n_tok < TILE_MIN_TOKS ? "for 9 tokens or more" : NULL;
+    if (a->n_tok < TILE_MIN_TOKS)
+        return "for 9 tokens or more";
+    if (folio_cl_work_group(dev, TILE_MIN_ITEMS) < TILE_MIN_ITEMS)
+        return "needs work-groups of 16";
+    return NULL;
 }
 
 static folio_status open_tile(folio_op *op, const void *args)
@@ -238,20 +217,22 @@ static folio_status open_tile(folio_op *op, const void *args)
     folio_status st = FOLIO_E_BUILD;
     for (size_t i = 0; i < FOLIO_COUNT(tile_configs); i++) {
         const tile_config *c = &tile_configs[i];
-        int32_t items = c->bm / c->rm * (c->bn / c->rn);
-        char options[128];
-        snprintf(options, sizeof options,
-                 "-DLINEAR_TILE -DQUANT_WORDS -DBM=%d -DBN=%d -DRM=%d -DRN=%d "
-                 "-DWG=%d",
-                 (int)c->bm, (int)c->bn, (int)c->rm, (int)c->rn, (int)items);
-        st = open_kernel(op, 0, args, "linear_tile", options);
-        if (st == FOLIO_E_BUILD)
-            continue; /* more local memory than there is: a smaller one */
-        FOLIO_RETURN_IF(st);
-        if (kernel_limit(op, 0) < items) {
-            st = FOLIO_E_BUILD;
+        int32_t want = c->bm / c->rm * (c->bn / c->rn), items = want;
+        if (folio_cl_work_group(op->dev, want) < want)
+            continue;
+        folio_cl_options o = options_for(op, args, "LINEAR_TILE");
+        folio_cl_define(&o, "QUANT_WORDS", 1);
+        folio_cl_define(&o, "BM", c->bm);
+        folio_cl_define(&o, "BN", c->bn);
+        folio_cl_define(&o, "RM", c->rm);
+        folio_cl_define(&o, "RN", c->rn);
+        st = folio_cl_kernel_open(op, 0, "linear_tile", &o, &items);
+        if (st == FOLIO_E_BUILD || (st == FOLIO_OK && items < want)) {
+            folio_kernel_close(&op->kernel[0]);
+            st = FOLIO_E_BUILD; /* too much memory or too many items */
             continue;
         }
+        FOLIO_RETURN_IF(st);
         set_shape(op, 0, (tile_shape){c->bm, c->bn, items});
         return open_wg_steps(op, args, 1);
     }
