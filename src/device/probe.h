@@ -18,7 +18,8 @@ typedef struct folio_probe {
 } folio_probe;
 
 /* One launch: words 0..n_in-1 go in, `out` is filled with 0xa5 unless `keep`,
- * words 0..n_out-1 come back. */
+ * words 0..n_out-1 come back. With groups 0 the kernel takes any group size and
+ * items counts all work-items at least. */
 typedef struct folio_probe_run {
     const char *entry, *fragments, *options;
     uint32_t groups, items; /* work-groups, items in each */
@@ -28,7 +29,9 @@ typedef struct folio_probe_run {
     folio_log_level level; /* of a failed build */
 } folio_probe_run;
 
-/* OK if it ran: numbers are the caller's to check. */
+/* OK if it ran: numbers are the caller's to check. RANGE, not logged, when the
+ * kernel's own limit is below `items` in a group: some devices allow a kernel
+ * far less than they report. */
 folio_status folio_probe_do(folio_probe *p,
                             const folio_probe_run *run) FOLIO_NODISCARD;
 /* Shared by the vendors' ways to the same thing: sums of four products of
