@@ -56,7 +56,7 @@ static folio_status split_number(const folio_gguf_shard *s, const char *path,
 static folio_status read_split(const folio_gguf_shard *s, const char *path,
                                const folio_log *log, split_info *out)
 {
-    split_info r;
+    split_info r = {0};
     FOLIO_RETURN_IF(
         split_number(s, path, "split.count", 1, MAX_SHARDS, log, &r.count));
     r.count = FOLIO_MAX(r.count, 1);

@@ -69,7 +69,7 @@ static uint64_t load_u64(const uint8_t *p)
 
 static folio_status take_u32(cursor *c, const char *part, uint32_t *out)
 {
-    const uint8_t *p;
+    const uint8_t *p = NULL;
     FOLIO_RETURN_IF(take(c, 4, part, &p));
     *out = load_u32(p);
     return FOLIO_OK;
@@ -77,7 +77,7 @@ static folio_status take_u32(cursor *c, const char *part, uint32_t *out)
 
 static folio_status take_u64(cursor *c, const char *part, uint64_t *out)
 {
-    const uint8_t *p;
+    const uint8_t *p = NULL;
     FOLIO_RETURN_IF(take(c, 8, part, &p));
     *out = load_u64(p);
     return FOLIO_OK;
@@ -86,7 +86,7 @@ static folio_status take_u64(cursor *c, const char *part, uint64_t *out)
 static folio_status take_str(cursor *c, const char *part, folio_gguf_str *out)
 {
     uint64_t len;
-    const uint8_t *p;
+    const uint8_t *p = NULL;
     FOLIO_RETURN_IF(take_u64(c, "the length", &len));
     FOLIO_RETURN_IF(take(c, len, part, &p));
     *out = (folio_gguf_str){(const char *)p, (size_t)len};
