@@ -43,8 +43,7 @@ typedef struct folio_attn_plan_bounds {
 folio_status folio_attn_plan_bound(const folio_attn_plan_params *p,
                                    int32_t max_tok, int32_t max_seqs,
                                    int32_t max_kv,
-                                   folio_attn_plan_bounds *out)
-    FOLIO_NODISCARD;
+                                   folio_attn_plan_bounds *out) FOLIO_NODISCARD;
 
 typedef struct folio_attn_plan_counts {
     int32_t n_entries, n_merges, n_tiles, n_partials;
@@ -60,8 +59,7 @@ folio_status folio_attn_plan_build(const folio_attn_plan_params *p,
                                    const folio_attn_plan_bounds *cap,
                                    int32_t *entries, int32_t *merges,
                                    int32_t *tiles,
-                                   folio_attn_plan_counts *out)
-    FOLIO_NODISCARD;
+                                   folio_attn_plan_counts *out) FOLIO_NODISCARD;
 
 /* The plan a chosen attention op needs; args as given to folio_op_open. On the
  * host device and for kernels that read (q_start, kv_len) alone both tile_q is

@@ -1,0 +1,15 @@
+/* ops/host/host_attn_avx512.c: attention's vector pieces with AVX-512. */
+#include <immintrin.h>
+
+#define SET      folio_host_attn_avx512
+#define SET_NAME "avx512"
+#define LANES    16
+#define VFMA(a, b, c)                                                          \
+    (vec) _mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c))
+/* Eight at once: runs of KV tiles are often no longer. */
+#define HALVES 8
+#define CONVERT(dst, src)                                                      \
+    _mm256_storeu_ps(dst, _mm256_cvtph_ps(_mm_loadu_si128(                     \
+                              (const __m128i *)(const void *)(src))))
+
+#include "ops/host/host_attn_impl.h"
