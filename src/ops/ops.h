@@ -315,6 +315,10 @@ size_t folio_kv_block_bytes(const folio_kv_ref *kv);
 folio_kv_layout folio_kv_layout_fit(folio_kv_layout want, int32_t head_dim,
                                     int32_t block_size);
 
+/* The KV order this device's attention likes best, fitted to HD and BS. */
+folio_kv_layout folio_kv_layout_best(const folio_device *dev, int32_t head_dim,
+                                     int32_t block_size);
+
 /* Dequantises `n` whole blocks of `type` exactly. The definition of each
  * format; used by every reference. */
 void folio_dequant(folio_type type, const void *blocks, int64_t n_values,
