@@ -5,6 +5,20 @@
 
 #include "ops/ops.h"
 
+/* The arguments of any op. */
+typedef union folio_any_args {
+    folio_embed_args embed;
+    folio_gather_rows_args gather;
+    folio_rmsnorm_args rmsnorm;
+    folio_linear_args linear;
+    folio_rope_append_args rope;
+    folio_attn_args attn;
+    folio_act_mul_args act;
+    folio_add_args add;
+    folio_topk_args topk;
+    folio_copy_blocks_args copy;
+} folio_any_args;
+
 /* folio_op_check for a plan: views may be absent (buf NULL, a weight without
  * views, a plane with n_buf 0); those that are present must be right. */
 folio_status folio_op_check_shape(const folio_device *dev, folio_op_id id,

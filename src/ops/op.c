@@ -1,6 +1,7 @@
 /* ops/op.c: the table of variants, the choice among them, and an op's life. No
  * arithmetic and no knowledge of what a variant does. */
 #include "ops/choose.h"
+#include "ops/self_test.h"
 #include "ops/variants.h"
 
 #include <inttypes.h>
@@ -122,6 +123,24 @@ static void warn_of_floor(const folio_op *op)
                    op->var->name, op->reason);
 }
 
+/* The reference itself has nothing to be measured against. */
+static folio_status test_row(folio_device *dev, const folio_variant *var,
+                             const folio_op_params *prm, const void *args,
+                             char *reason, size_t reason_bytes)
+{
+    char why[FOLIO_SELF_WHY_MAX];
+    if (var->where == FOLIO_ON_HOST && (var->flags & FOLIO_VAR_FLOOR))
+        return FOLIO_OK;
+    folio_status st = folio_op_self_test(dev, var, prm, args, why);
+    if (st != FOLIO_E_BUILD)
+        return st;
+    folio_reason_add(reason, reason_bytes, var->name, "failed its self-test");
+    folio_logf(folio_device_log(dev), FOLIO_LOG_WARN,
+               "%s fails its self-test: %s; trying the next variant of %s",
+               var->name, why, folio_op_name(var->op));
+    return st;
+}
+
 folio_status folio_op_choose(const folio_variant *rows, size_t n_rows,
                              folio_device *dev, folio_op_id id,
                              const folio_op_params *prm, const void *args,
@@ -150,6 +169,13 @@ folio_status folio_op_choose(const folio_variant *rows, size_t n_rows,
         }
         if (st != FOLIO_OK)
             return st;
+        st = test_row(dev, var, prm, args, reason, sizeof reason);
+        if (st != FOLIO_OK) {
+            folio_op_close(&op);
+            if (st == FOLIO_E_BUILD)
+                continue;
+            return st;
+        }
         memcpy(op->reason, reason, sizeof reason);
         warn_of_floor(op);
         *out = op;

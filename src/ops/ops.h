@@ -219,6 +219,8 @@ typedef struct folio_op_params {
     bool deterministic; /* only batch_invariant variants, one per op for every
                            n_tok */
     bool exact;         /* no reduced-precision arithmetic */
+    /* For tests: the self-test of this variant sees one wrong number. */
+    const char *break_variant;
 } folio_op_params;
 
 typedef struct folio_op folio_op;

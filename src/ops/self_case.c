@@ -1,0 +1,466 @@
+/* ops/self_case.c: see self_case.h. */
+#include "ops/self_case.h"
+
+#include "base/half.h"
+#include "base/rng.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Arrays stay below this, so that devices with small buffers can be tested. */
+#define MAX_ARRAY ((size_t)512 << 10)
+
+/* ---- random contents -------------------------------------------------------
+ */
+
+/* Uniform in [-1, 1), a multiple of 2^-23. */
+static float unit_of(uint32_t bits)
+{
+    return (float)(bits >> 8) * 0x1p-23f - 1.0f;
+}
+
+static void fill_units(folio_self_case *c, float *out, size_t n)
+{
+    uint32_t words[4];
+    for (size_t i = 0; i < n; i++) {
+        if (i % 4 == 0)
+            folio_philox4x32(c->seed, c->counter++, 0, words);
+        out[i] = unit_of(words[i % 4]);
+    }
+}
+
+static void put_u16(uint8_t *p, uint16_t v)
+{
+    p[0] = (uint8_t)v;
+    p[1] = (uint8_t)(v >> 8);
+}
+
+/* Where the f16 scale and the f16 min (or a second scale) of a block lie. */
+static void scale_places(folio_type type, int *scale, int *min)
+{
+    *scale = 0;
+    *min = -1;
+    switch (type) {
+    case FOLIO_TYPE_Q4_1:
+    case FOLIO_TYPE_Q5_1:
+    case FOLIO_TYPE_Q4_K:
+    case FOLIO_TYPE_Q5_K:
+        *min = 2;
+        break;
+    case FOLIO_TYPE_Q2_K:
+        *scale = 80;
+        *min = 82;
+        break;
+    case FOLIO_TYPE_Q3_K:
+        *scale = 108;
+        break;
+    case FOLIO_TYPE_Q6_K:
+        *scale = 208;
+        break;
+    default:
+        break;
+    }
+}
+
+static void fill_block(folio_type type, float a, float b, uint8_t *p)
+{
+    int scale, min;
+    switch (type) {
+    case FOLIO_TYPE_F32: {
+        uint32_t bits = folio_f32_bits(a);
+        put_u16(p, (uint16_t)bits);
+        put_u16(p + 2, (uint16_t)(bits >> 16));
+        return;
+    }
+    case FOLIO_TYPE_F16:
+        put_u16(p, folio_f32_to_f16(a));
+        return;
+    case FOLIO_TYPE_BF16:
+        put_u16(p, folio_f32_to_bf16(a));
+        return;
+    case FOLIO_TYPE_MXFP4: /* the exponent: 2^(e - 128) */
+        p[0] = (uint8_t)(127 + ilogbf(fmaxf(fabsf(a), 1e-6f)));
+        return;
+    default:
+        scale_places(type, &scale, &min);
+        put_u16(p + scale, folio_f32_to_f16(a));
+        if (min >= 0)
+            put_u16(p + min, folio_f32_to_f16(b));
+    }
+}
+
+void folio_self_blocks(folio_type type, int64_t n_values, float scale,
+                       uint64_t seed, void *out)
+{
+    const folio_type_info *info = folio_type_find((uint32_t)type);
+    uint8_t *p = out;
+    size_t n = (size_t)n_values / info->block_values;
+    uint32_t words[4];
+    for (size_t i = 0; i < n; i++, p += info->block_bytes) {
+        for (size_t b = 0; b < info->block_bytes; b++) {
+            if (b % 16 == 0)
+                folio_philox4x32(seed, i, 1 + b / 16, words);
+            p[b] = (uint8_t)(words[b % 16 / 4] >> (8 * (b % 4)));
+        }
+        folio_philox4x32(seed, i, 0, words);
+        fill_block(type, scale * unit_of(words[0]), scale * unit_of(words[1]),
+                   p);
+    }
+}
+
+/* ---- arrays -----------------------------------------------------------------
+ */
+
+static void sign(folio_self_case *c, int64_t v)
+{
+    if (c->n_sig < FOLIO_SELF_SIG)
+        c->sig[c->n_sig++] = v;
+}
+
+static void *add_array(folio_self_case *c, folio_buf **at, size_t bytes,
+                       folio_self_kind kind, bool out, int64_t row)
+{
+    folio_self_array *a = &c->arrays[c->n_arrays];
+    void *data = folio_calloc(bytes, 1);
+    if (!data || c->n_arrays == FOLIO_SELF_ARRAYS) {
+        free(data);
+        c->failed = true;
+        return NULL;
+    }
+    *a = (folio_self_array){.at = at,
+                            .data = data,
+                            .bytes = bytes,
+                            .kind = kind,
+                            .out = out,
+                            .row = row};
+    c->n_arrays++;
+    return data;
+}
+
+static void add_floats(folio_self_case *c, folio_view *v, int64_t n, bool out,
+                       int64_t row)
+{
+    float *p = add_array(c, &v->buf, (size_t)n * 4, FOLIO_SELF_F32, out, row);
+    if (p)
+        fill_units(c, p, (size_t)n);
+}
+
+/* NaN everywhere: what is not written shows. */
+static void add_poison(folio_self_case *c, folio_view *v, int64_t n,
+                       folio_self_kind kind, int64_t row)
+{
+    void *p = add_array(c, &v->buf, (size_t)n * 4, kind, true, row);
+    if (p)
+        memset(p, 0xff, (size_t)n * 4);
+}
+
+static void add_ints(folio_self_case *c, folio_view *v, const int32_t *values,
+                     int n)
+{
+    void *p = add_array(c, &v->buf, (size_t)n * 4, FOLIO_SELF_BYTES, false, n);
+    if (p)
+        memcpy(p, values, (size_t)n * 4);
+}
+
+static void add_weight(folio_self_case *c, folio_type type, int64_t rows,
+                       int64_t cols)
+{
+    size_t bytes = (size_t)rows * folio_type_row_bytes(type, (uint64_t)cols);
+    c->weight_view = (folio_weight_view){.rows = rows};
+    c->weight = (folio_weight){.type = type,
+                               .rows = rows,
+                               .cols = cols,
+                               .views = &c->weight_view,
+                               .n_views = 1};
+    sign(c, type);
+    sign(c, rows);
+    sign(c, cols);
+    void *p = add_array(c, &c->weight_view.view.buf, bytes, FOLIO_SELF_BYTES,
+                        false, cols);
+    if (p)
+        folio_self_blocks(type, rows * cols, 0.125f, c->seed, p);
+}
+
+/* Random K or V of every block; `poison`: NaN instead, and compared. */
+static void add_plane(folio_self_case *c, const folio_kv_ref *kv,
+                      folio_kv_plane *plane, bool poison, bool out)
+{
+    size_t n = (size_t)kv->n_blocks * (size_t)kv->block_size *
+               (size_t)kv->kv_heads * (size_t)kv->head_dim;
+    bool half = kv->type == FOLIO_KV_F16;
+    *plane = (folio_kv_plane){.n_buf = 1, .seg_shift = 31};
+    void *p =
+        add_array(c, &plane->buf[0], n * folio_kv_type_bytes(kv->type),
+                  half ? FOLIO_SELF_F16 : FOLIO_SELF_F32, out, kv->head_dim);
+    if (!p)
+        return;
+    if (poison) {
+        memset(p, 0xff, n * folio_kv_type_bytes(kv->type));
+        return;
+    }
+    float unit;
+    for (size_t i = 0; i < n; i++) {
+        fill_units(c, &unit, 1);
+        if (half)
+            ((uint16_t *)p)[i] = folio_f32_to_f16(unit);
+        else
+            ((float *)p)[i] = unit;
+    }
+}
+
+static void init_kv(folio_self_case *c, folio_kv_ref *kv, int32_t n_blocks,
+                    bool poison, bool out)
+{
+    kv->n_blocks = n_blocks;
+    kv->k_scale = kv->v_scale = (folio_kv_plane){0};
+    sign(c, kv->type);
+    sign(c, kv->layout.xk);
+    sign(c, kv->layout.yk);
+    sign(c, kv->layout.xv);
+    sign(c, kv->layout.yv);
+    sign(c, kv->block_size);
+    sign(c, kv->kv_heads);
+    sign(c, kv->head_dim);
+    add_plane(c, kv, &kv->k, poison, out);
+    add_plane(c, kv, &kv->v, poison, out);
+}
+
+/* Elements from the first row to behind the last. */
+static int64_t span(int64_t rows, int64_t stride, int64_t width)
+{
+    return (rows - 1) * stride + width;
+}
+
+/* ---- ops
+ * ---------------------------------------------------------------------- */
+
+static void init_embed(folio_self_case *c, const folio_embed_args *a)
+{
+    static const int32_t ids[3] = {4, 0, 4};
+    folio_embed_args *e = &c->args.embed;
+    *e = (folio_embed_args){.w = &c->weight, .scale = a->scale};
+    e->n_tok = FOLIO_MIN(a->n_tok, 3);
+    add_weight(c, a->w->type, 5, a->w->cols);
+    add_ints(c, &e->ids, ids, e->n_tok);
+    add_poison(c, &e->out, e->n_tok * a->w->cols, FOLIO_SELF_F32, a->w->cols);
+}
+
+static void init_gather(folio_self_case *c, const folio_gather_rows_args *a)
+{
+    static const int32_t idx[3] = {3, 0, 3};
+    folio_gather_rows_args *g = &c->args.gather;
+    *g = (folio_gather_rows_args){.dim = a->dim};
+    g->n_rows = FOLIO_MIN(a->n_rows, 3);
+    sign(c, a->dim);
+    add_floats(c, &g->x, 4 * (int64_t)a->dim, false, a->dim);
+    add_ints(c, &g->idx, idx, g->n_rows);
+    add_poison(c, &g->out, (int64_t)g->n_rows * a->dim, FOLIO_SELF_F32, a->dim);
+}
+
+static void init_rmsnorm(folio_self_case *c, const folio_rmsnorm_args *a)
+{
+    folio_rmsnorm_args *n = &c->args.rmsnorm;
+    *n = (folio_rmsnorm_args){.dim = a->dim,
+                              .x_stride = a->x_stride,
+                              .out_stride = a->out_stride,
+                              .eps = a->eps};
+    n->n_rows = FOLIO_MIN(a->n_rows, 3);
+    sign(c, a->dim);
+    sign(c, a->x_stride);
+    sign(c, a->out_stride);
+    add_floats(c, &n->x, span(n->n_rows, a->x_stride, a->dim), false, a->dim);
+    add_floats(c, &n->res, (int64_t)n->n_rows * a->dim, true, a->dim);
+    add_floats(c, &n->w, a->dim, false, a->dim);
+    add_poison(c, &n->out, span(n->n_rows, a->out_stride, a->dim),
+               FOLIO_SELF_F32, a->out_stride);
+}
+
+/* Few rows and tokens first; then enough for tiles; then as asked. */
+static bool init_linear(folio_self_case *c, const folio_linear_args *a,
+                        int attempt)
+{
+    static const struct {
+        int32_t rows, tok;
+    } sizes[] = {{40, 3}, {256, 65}, {INT32_MAX, INT32_MAX}};
+    if (attempt >= (int)FOLIO_COUNT(sizes))
+        return false;
+    size_t row_bytes = folio_type_row_bytes(a->w->type, (uint64_t)a->w->cols);
+    int64_t rows = FOLIO_MIN(a->w->rows, sizes[attempt].rows);
+    if (attempt < 2)
+        rows = FOLIO_MIN(rows, 1 + (int64_t)(MAX_ARRAY / row_bytes));
+    folio_linear_args *l = &c->args.linear;
+    *l = (folio_linear_args){.w = &c->weight, .accumulate = a->accumulate};
+    l->n_tok = FOLIO_MIN(a->n_tok, sizes[attempt].tok);
+    /* The reference would take seconds. */
+    if (rows * a->w->cols * l->n_tok > (int64_t)1 << 28)
+        return false;
+    l->x_stride = (int32_t)a->w->cols;
+    l->y_stride = (int32_t)rows;
+    sign(c, a->accumulate);
+    add_weight(c, a->w->type, rows, a->w->cols);
+    add_floats(c, &l->x, l->n_tok * a->w->cols, false, a->w->cols);
+    add_floats(c, &l->bias, rows, false, rows);
+    if (a->accumulate)
+        add_floats(c, &l->y, l->n_tok * rows, true, rows);
+    else
+        add_poison(c, &l->y, l->n_tok * rows, FOLIO_SELF_F32, rows);
+    c->scratch = &l->scratch;
+    return true;
+}
+
+static void init_rope(folio_self_case *c, const folio_rope_append_args *a)
+{
+    static const int32_t pos[3] = {3, 0, 4};
+    folio_rope_append_args *r = &c->args.rope;
+    folio_kv_ref *kv = &r->kv;
+    *r = (folio_rope_append_args){.q_stride = a->q_stride,
+                                  .k_stride = a->k_stride,
+                                  .v_stride = a->v_stride,
+                                  .n_pos = a->rot_dim ? 5 : 0,
+                                  .rot_dim = a->rot_dim,
+                                  .interleaved = a->interleaved,
+                                  .heads = a->heads};
+    r->n_tok = FOLIO_MIN(a->n_tok, 3);
+    *kv = a->kv;
+    init_kv(c, kv, 3, true, true);
+    /* The last place of a block, padding, and the pool's last place. */
+    int32_t slot[3] = {2 * kv->block_size - 1, -1, 3 * kv->block_size - 1};
+    sign(c, a->heads);
+    sign(c, a->rot_dim);
+    sign(c, a->interleaved);
+    sign(c, a->q_stride);
+    sign(c, a->k_stride);
+    sign(c, a->v_stride);
+    int64_t kv_width = (int64_t)kv->kv_heads * kv->head_dim;
+    if (a->heads > 0)
+        add_floats(
+            c, &r->q,
+            span(r->n_tok, a->q_stride, (int64_t)a->heads * kv->head_dim), true,
+            kv->head_dim);
+    add_floats(c, &r->k, span(r->n_tok, a->k_stride, kv_width), false,
+               kv->head_dim);
+    add_floats(c, &r->v, span(r->n_tok, a->v_stride, kv_width), false,
+               kv->head_dim);
+    add_ints(c, &r->slot, slot, r->n_tok);
+    if (a->rot_dim > 0) {
+        add_ints(c, &r->pos, pos, r->n_tok);
+        add_floats(c, &r->table, 5 * (int64_t)a->rot_dim, false, a->rot_dim);
+    }
+}
+
+static void init_act(folio_self_case *c, const folio_act_mul_args *a)
+{
+    folio_act_mul_args *m = &c->args.act;
+    *m = *a;
+    m->gate = m->up = m->out = (folio_view){0};
+    m->n_tok = FOLIO_MIN(a->n_tok, 3);
+    sign(c, a->dim);
+    sign(c, a->act);
+    sign(c, a->gate_stride);
+    sign(c, a->up_stride);
+    sign(c, a->out_stride);
+    add_floats(c, &m->gate, span(m->n_tok, a->gate_stride, a->dim), false,
+               a->dim);
+    add_floats(c, &m->up, span(m->n_tok, a->up_stride, a->dim), false, a->dim);
+    add_poison(c, &m->out, span(m->n_tok, a->out_stride, a->dim),
+               FOLIO_SELF_F32, a->out_stride);
+}
+
+static void init_add(folio_self_case *c, const folio_add_args *a)
+{
+    folio_add_args *d = &c->args.add;
+    *d = (folio_add_args){.n = FOLIO_MIN(a->n, 1001)};
+    add_floats(c, &d->x, d->n, false, d->n);
+    add_floats(c, &d->y, d->n, true, d->n);
+}
+
+static bool init_topk(folio_self_case *c, const folio_topk_args *a, int attempt)
+{
+    if (attempt > 1)
+        return false;
+    folio_topk_args *t = &c->args.topk;
+    *t = (folio_topk_args){.k = a->k, .n_vocab = a->n_vocab};
+    t->n_rows = FOLIO_MIN(a->n_rows, 2);
+    if (attempt == 0)
+        t->n_vocab = FOLIO_MIN(a->n_vocab, 5003);
+    sign(c, a->k);
+    sign(c, t->n_vocab);
+    int64_t n = (int64_t)t->n_rows * t->n_vocab;
+    add_floats(c, &t->x, n, false, t->n_vocab);
+    if (c->failed)
+        return true;
+    float *x = c->arrays[c->n_arrays - 1].data;
+    /* Ties at the top, and a NaN in the last row. */
+    for (int64_t i = 0; i < n; i += 1 + n / 5)
+        x[i] = 0.999f;
+    x[n - 1] = folio_bits_f32(0x7fc00000u);
+    add_poison(c, &t->ids, (int64_t)t->n_rows * a->k, FOLIO_SELF_I32, a->k);
+    add_poison(c, &t->values, (int64_t)t->n_rows * a->k, FOLIO_SELF_F32, a->k);
+    add_poison(c, &t->n_nan, t->n_rows, FOLIO_SELF_I32, t->n_rows);
+    c->scratch = &t->scratch;
+    return true;
+}
+
+static void init_copy(folio_self_case *c, const folio_copy_blocks_args *a)
+{
+    static const int32_t pairs[4] = {0, 2, 3, 1};
+    folio_copy_blocks_args *b = &c->args.copy;
+    *b = (folio_copy_blocks_args){.kv = a->kv};
+    b->n_pairs = FOLIO_MIN(a->n_pairs, 2);
+    init_kv(c, &b->kv, 4, false, true);
+    add_ints(c, &b->pairs, pairs, 2 * b->n_pairs);
+}
+
+folio_status folio_self_case_init(folio_self_case *c, folio_op_id op,
+                                  const void *args, int attempt)
+{
+    memset(c, 0, sizeof *c);
+    c->op = op;
+    c->seed = 1 + (uint64_t)op;
+    bool found = attempt == 0;
+    if (!found && op != FOLIO_OP_LINEAR && op != FOLIO_OP_TOPK)
+        return FOLIO_E_NOT_FOUND;
+    switch (op) {
+    case FOLIO_OP_EMBED:
+        init_embed(c, args);
+        break;
+    case FOLIO_OP_GATHER_ROWS:
+        init_gather(c, args);
+        break;
+    case FOLIO_OP_RMSNORM:
+        init_rmsnorm(c, args);
+        break;
+    case FOLIO_OP_LINEAR:
+        found = init_linear(c, args, attempt);
+        break;
+    case FOLIO_OP_ROPE_APPEND:
+        init_rope(c, args);
+        break;
+    case FOLIO_OP_ACT_MUL:
+        init_act(c, args);
+        break;
+    case FOLIO_OP_ADD:
+        init_add(c, args);
+        break;
+    case FOLIO_OP_TOPK:
+        found = init_topk(c, args, attempt);
+        break;
+    case FOLIO_OP_COPY_BLOCKS:
+        init_copy(c, args);
+        break;
+    case FOLIO_OP_ATTN:
+    case FOLIO_OP_COUNT:
+        found = false;
+        break;
+    }
+    if (c->failed)
+        return FOLIO_E_NOMEM;
+    return found ? FOLIO_OK : FOLIO_E_NOT_FOUND;
+}
+
+void folio_self_case_fini(folio_self_case *c)
+{
+    for (int i = 0; i < c->n_arrays; i++)
+        FOLIO_FREE(c->arrays[i].data);
+    c->n_arrays = 0;
+}

@@ -1,0 +1,359 @@
+/* ops/self_test.c: runs a case on the device and on a private host device,
+ * compares, remembers. See self_test.h. */
+#include "ops/self_test.h"
+
+#include "base/half.h"
+#include "base/hash.h"
+#include "ops/choose.h"
+#include "ops/self_case.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- running ----------------------------------------------------------------
+ */
+
+/* One side of a comparison: buffers on a device and what came out. */
+typedef struct self_side {
+    folio_op *op;
+    folio_queue *q;
+    folio_buf *bufs[FOLIO_SELF_ARRAYS], *scratch;
+    void *out[FOLIO_SELF_ARRAYS];
+} self_side;
+
+static void close_side(self_side *s)
+{
+    for (int i = 0; i < FOLIO_SELF_ARRAYS; i++) {
+        folio_buf_close(&s->bufs[i]);
+        FOLIO_FREE(s->out[i]);
+    }
+    folio_buf_close(&s->scratch);
+    folio_queue_close(&s->q);
+    folio_op_close(&s->op);
+}
+
+static folio_status bind_arrays(folio_self_case *c, folio_device *dev,
+                                self_side *s)
+{
+    for (int i = 0; i < c->n_arrays; i++) {
+        const folio_self_array *a = &c->arrays[i];
+        FOLIO_RETURN_IF(folio_buf_open(dev, a->bytes, &s->bufs[i]));
+        *a->at = s->bufs[i];
+        FOLIO_RETURN_IF(folio_queue_write(s->q, (folio_view){.buf = s->bufs[i]},
+                                          a->data, a->bytes));
+    }
+    size_t bytes = folio_op_scratch_bytes(s->op);
+    if (bytes > 0 && c->scratch) {
+        FOLIO_RETURN_IF(folio_buf_open(dev, bytes, &s->scratch));
+        *c->scratch = (folio_view){.buf = s->scratch};
+    }
+    return FOLIO_OK;
+}
+
+/* Leaves no field of the arguments pointing to a device. */
+static void unbind_arrays(folio_self_case *c)
+{
+    for (int i = 0; i < c->n_arrays; i++)
+        *c->arrays[i].at = NULL;
+    if (c->scratch)
+        *c->scratch = (folio_view){0};
+}
+
+/* On return every output is in s->out; s is closed by the caller. */
+static folio_status run_side(folio_self_case *c, folio_device *dev,
+                             const folio_variant *var,
+                             const folio_op_params *prm, self_side *s)
+{
+    unbind_arrays(c);
+    FOLIO_RETURN_IF(folio_variant_open(dev, var, prm, &c->args, &s->op));
+    FOLIO_RETURN_IF(folio_queue_open(dev, &s->q));
+    FOLIO_RETURN_IF(bind_arrays(c, dev, s));
+    FOLIO_RETURN_IF(folio_op_run(s->op, s->q, &c->args));
+    for (int i = 0; i < c->n_arrays; i++) {
+        const folio_self_array *a = &c->arrays[i];
+        if (!a->out)
+            continue;
+        s->out[i] = folio_calloc(a->bytes, 1);
+        if (!s->out[i])
+            return FOLIO_E_NOMEM;
+        FOLIO_RETURN_IF(folio_queue_read(s->q, (folio_view){.buf = s->bufs[i]},
+                                         s->out[i], a->bytes));
+    }
+    return folio_queue_finish(s->q);
+}
+
+/* A device of our own: the caller's log, limits and threads stay out of it. */
+static folio_status open_reference_device(folio_device **out)
+{
+    folio_device_params p;
+    folio_device_params_default(&p);
+    p.select = "host";
+    p.n_threads = 1;
+    p.cache_dir = "";
+    p.max_alloc_bytes = UINT64_MAX;
+    return folio_device_open(&p, out);
+}
+
+static const folio_variant *find_reference(folio_op_id op)
+{
+    size_t n;
+    const folio_variant *v = folio_variants(&n);
+    for (size_t i = 0; i < n; i++)
+        if (v[i].op == op && v[i].where == FOLIO_ON_HOST &&
+            (v[i].flags & FOLIO_VAR_FLOOR))
+            return &v[i];
+    return NULL;
+}
+
+/* ---- comparing
+ * ---------------------------------------------------------------- */
+
+/* Shares of a row's largest magnitude (architecture.md section 7, with room for
+ * the row being short). */
+static double tolerance_of(const folio_variant *var, const folio_self_array *a)
+{
+    if (var->flags & FOLIO_VAR_INEXACT)
+        return 2e-2;
+    return a->kind == FOLIO_SELF_F16 ? 2e-3 : 1e-4;
+}
+
+static double value_at(const folio_self_array *a, const void *p, size_t i)
+{
+    if (a->kind == FOLIO_SELF_F16)
+        return (double)folio_f16_to_f32(((const uint16_t *)p)[i]);
+    return (double)((const float *)p)[i];
+}
+
+static bool compare_floats(const folio_variant *var, const folio_self_array *a,
+                           const void *got, const void *want,
+                           char why[FOLIO_SELF_WHY_MAX])
+{
+    size_t n = a->bytes / (a->kind == FOLIO_SELF_F16 ? 2 : 4);
+    double share = tolerance_of(var, a), scale = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (i % (size_t)a->row == 0) {
+            scale = 0;
+            for (size_t j = i; j < n && j < i + (size_t)a->row; j++)
+                scale = fmax(scale, fabs(value_at(a, want, j)));
+        }
+        double g = value_at(a, got, i), w = value_at(a, want, i);
+        /* What the reference leaves untouched is poison on both sides. */
+        bool same = isnan(w) ? isnan(g) : fabs(g - w) <= share * scale + 1e-7;
+        if (!same) {
+            snprintf(why, FOLIO_SELF_WHY_MAX,
+                     "element %zu is %g, the reference says %g", i, g, w);
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool compare_ints(const folio_self_array *a, const void *got,
+                         const void *want, char why[FOLIO_SELF_WHY_MAX])
+{
+    const int32_t *g = got, *w = want;
+    for (size_t i = 0; i < a->bytes / 4; i++) {
+        if (g[i] != w[i]) {
+            snprintf(why, FOLIO_SELF_WHY_MAX,
+                     "element %zu is %" PRId32 ", the reference says %" PRId32,
+                     i, g[i], w[i]);
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool compare_sides(const folio_variant *var, const folio_self_case *c,
+                          const self_side *got, const self_side *want,
+                          char why[FOLIO_SELF_WHY_MAX])
+{
+    for (int i = 0; i < c->n_arrays; i++) {
+        const folio_self_array *a = &c->arrays[i];
+        if (!a->out)
+            continue;
+        bool same =
+            a->kind == FOLIO_SELF_I32
+                ? compare_ints(a, got->out[i], want->out[i], why)
+                : compare_floats(var, a, got->out[i], want->out[i], why);
+        if (!same)
+            return false;
+    }
+    return true;
+}
+
+/* ---- verdicts
+ * ------------------------------------------------------------------- */
+
+typedef struct self_verdict {
+    uint32_t failed;
+    char why[FOLIO_SELF_WHY_MAX];
+} self_verdict;
+
+/* Everything the numbers depend on besides the device, which the cache adds:
+ * the kernels' text, the options, the case. False where nothing can be kept: C
+ * code has no text to know it by. */
+static bool verdict_name(const folio_variant *var, const folio_op_params *prm,
+                         const folio_self_case *c, char name[48])
+{
+    if (var->where == FOLIO_ON_HOST)
+        return false;
+    char *text = folio_kernel_source(var->fragments);
+    if (!text)
+        return false;
+    uint64_t seed = (prm->deterministic ? 1u : 0u) | (prm->exact ? 2u : 0u);
+    folio_hash128 h = folio_hash_bytes(text, strlen(text), seed);
+    h = folio_hash_bytes(var->name, strlen(var->name), h.lo ^ h.hi);
+    h = folio_hash_bytes(c->sig, (size_t)c->n_sig * sizeof c->sig[0],
+                         h.lo ^ h.hi);
+    int64_t count = folio_op_count(c->op, &c->args);
+    h = folio_hash_bytes(&count, sizeof count, h.lo ^ h.hi);
+    char hex[33];
+    folio_hash_hex(h, hex);
+    snprintf(name, 48, "self-test-%s", hex);
+    free(text);
+    return true;
+}
+
+static bool read_verdict(folio_device *dev, const char *name,
+                         char why[FOLIO_SELF_WHY_MAX], folio_status *st)
+{
+    self_verdict v;
+    if (folio_device_cache_get(dev, name, &v, sizeof v) != FOLIO_OK)
+        return false;
+    v.why[sizeof v.why - 1] = '\0';
+    memcpy(why, v.why, sizeof v.why);
+    *st = v.failed ? FOLIO_E_BUILD : FOLIO_OK;
+    return true;
+}
+
+static void keep_verdict(folio_device *dev, const char *name, folio_status st,
+                         const char why[FOLIO_SELF_WHY_MAX])
+{
+    self_verdict v = {.failed = st != FOLIO_OK};
+    memcpy(v.why, why, sizeof v.why);
+    folio_device_cache_put(dev, name, &v, sizeof v);
+}
+
+/* The first case that the variant takes. */
+static folio_status find_case(folio_device *dev, const folio_variant *var,
+                              const folio_op_params *prm, const void *args,
+                              folio_self_case *c)
+{
+    for (int attempt = 0;; attempt++) {
+        FOLIO_RETURN_IF(folio_self_case_init(c, var->op, args, attempt));
+        if (!var->fns->fits || !var->fns->fits(dev, prm, &c->args))
+            return FOLIO_OK;
+        folio_self_case_fini(c);
+    }
+}
+
+static bool is_broken_on_purpose(const folio_variant *var,
+                                 const folio_op_params *prm)
+{
+    return prm->break_variant && strcmp(prm->break_variant, var->name) == 0;
+}
+
+/* The first number of the first output that holds one becomes another. */
+static void break_output(const folio_self_case *c, self_side *got,
+                         const self_side *want)
+{
+    for (int i = 0; i < c->n_arrays; i++) {
+        const folio_self_array *a = &c->arrays[i];
+        size_t elem = a->kind == FOLIO_SELF_F16 ? 2 : 4;
+        if (!a->out)
+            continue;
+        for (size_t e = 0; e < a->bytes / elem; e++) {
+            uint8_t *p = (uint8_t *)got->out[i] + e * elem;
+            if (a->kind == FOLIO_SELF_I32) {
+                p[0] ^= 1;
+                return;
+            }
+            if (!isnan(value_at(a, want->out[i], e))) {
+                memset(p, 0xff, elem); /* NaN */
+                return;
+            }
+        }
+    }
+}
+
+static folio_status run_case(folio_device *dev, const folio_variant *var,
+                             const folio_op_params *prm, folio_self_case *c,
+                             char why[FOLIO_SELF_WHY_MAX])
+{
+    folio_status st = FOLIO_OK;
+    folio_device *host = NULL;
+    self_side got = {0}, want = {0};
+    const folio_variant *ref = find_reference(var->op);
+    if (!ref)
+        return FOLIO_OK;
+    FOLIO_TRY(open_reference_device(&host));
+    FOLIO_TRY(run_side(c, host, ref, prm, &want));
+    st = run_side(c, dev, var, prm, &got);
+    if (st == FOLIO_E_TOO_LARGE) {
+        st = FOLIO_OK; /* this device has no room for the case */
+    } else if (st == FOLIO_OK) {
+        if (is_broken_on_purpose(var, prm))
+            break_output(c, &got, &want);
+        if (!compare_sides(var, c, &got, &want, why))
+            st = FOLIO_E_BUILD;
+    } else if (st != FOLIO_E_NOMEM && st != FOLIO_E_DEVICE) {
+        snprintf(why, FOLIO_SELF_WHY_MAX, "%s", folio_status_text(st));
+        st = FOLIO_E_BUILD;
+    }
+fail:
+    close_side(&got);
+    close_side(&want);
+    folio_device_close(&host);
+    return st;
+}
+
+folio_status folio_op_self_test(folio_device *dev, const folio_variant *var,
+                                const folio_op_params *prm, const void *args,
+                                char why[FOLIO_SELF_WHY_MAX])
+{
+    folio_status st = FOLIO_OK;
+    char name[48];
+    memset(why, 0, FOLIO_SELF_WHY_MAX);
+    if (folio_op_count(var->op, args) == 0)
+        return FOLIO_OK;
+    folio_self_case *c = folio_calloc(1, sizeof *c);
+    if (!c)
+        return FOLIO_E_NOMEM;
+    st = find_case(dev, var, prm, args, c);
+    if (st == FOLIO_E_NOT_FOUND) {
+        st = FOLIO_OK;
+        goto fail;
+    }
+    FOLIO_TRY(st);
+    bool keeps =
+        !is_broken_on_purpose(var, prm) && verdict_name(var, prm, c, name);
+    if (keeps && read_verdict(dev, name, why, &st))
+        goto fail;
+    st = run_case(dev, var, prm, c, why);
+    if (keeps && (st == FOLIO_OK || st == FOLIO_E_BUILD))
+        keep_verdict(dev, name, st, why);
+fail:
+    folio_self_case_fini(c);
+    free(c);
+    return st;
+}
+
+folio_status folio_op_self_verdict(folio_device *dev, const folio_variant *var,
+                                   const folio_op_params *prm, const void *args,
+                                   char why[FOLIO_SELF_WHY_MAX])
+{
+    folio_status st = FOLIO_OK;
+    char name[48];
+    memset(why, 0, FOLIO_SELF_WHY_MAX);
+    folio_self_case *c = folio_calloc(1, sizeof *c);
+    if (!c)
+        return FOLIO_E_NOMEM;
+    if (find_case(dev, var, prm, args, c) == FOLIO_OK &&
+        verdict_name(var, prm, c, name) && !read_verdict(dev, name, why, &st))
+        st = FOLIO_OK;
+    folio_self_case_fini(c);
+    free(c);
+    return st;
+}
