@@ -1,0 +1,155 @@
+/* model/model.c: opening and closing a model: file, family, weights. */
+#include "model/model_internal.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+void folio_model_params_default(folio_model_params *p)
+{
+    memset(p, 0, sizeof *p);
+    p->size = sizeof *p;
+    p->max_seqs = 8;
+    p->max_tok = 512;
+}
+
+folio_model *folio_model_retain(folio_model *m)
+{
+    atomic_fetch_add(&m->refs, 1);
+    return m;
+}
+
+void folio_model_close(folio_model **pm)
+{
+    if (!pm || !*pm)
+        return;
+    folio_model *m = *pm;
+    *pm = NULL;
+    if (atomic_fetch_sub(&m->refs, 1) > 1)
+        return;
+    folio_weights_close(&m->weights);
+    folio_model_desc_fini(&m->desc);
+    folio_gguf_close(&m->gguf);
+    folio_device_close(&m->dev);
+    free(m);
+}
+
+/* Converters and exporters add tensors; none of them may pass unnoticed. */
+static void warn_unused(const folio_model *m, const bool *used)
+{
+    int shown = 0;
+    size_t extra = 0;
+    for (size_t i = 0; i < folio_gguf_n_tensors(m->gguf); i++) {
+        if (used[i])
+            continue;
+        extra++;
+        if (shown++ < 8)
+            folio_logf(&m->log, FOLIO_LOG_WARN,
+                       "tensor %s is not used by architecture %s",
+                       folio_gguf_tensor_at(m->gguf, i)->name, m->desc.arch);
+    }
+    if (extra > 8)
+        folio_logf(&m->log, FOLIO_LOG_WARN, "and %zu more unused tensors",
+                   extra - 8);
+}
+
+static folio_status describe(folio_model *m)
+{
+    folio_status st;
+    folio_gguf_str arch, name;
+    const char *known;
+    folio_tensor_source src = {m->gguf, m->weights, NULL};
+    if (!folio_gguf_find(m->gguf, "general.architecture"))
+        return folio_fail(&m->log, FOLIO_E_FORMAT,
+                          "metadata general.architecture is missing");
+    FOLIO_RETURN_IF(folio_gguf_get_str(m->gguf, "general.architecture", &arch));
+    const folio_family *fam = folio_family_find(arch.data, arch.len, &known);
+    if (!fam)
+        return folio_fail(&m->log, FOLIO_E_UNSUPPORTED,
+                          "architecture \"%.*s\" is not supported by this "
+                          "version (supported: %s)",
+                          (int)FOLIO_MIN(arch.len, (size_t)64), arch.data,
+                          known);
+    memcpy(m->desc.arch, fam->arch, strlen(fam->arch) + 1);
+    if (folio_gguf_find(m->gguf, "general.name")) {
+        FOLIO_RETURN_IF(folio_gguf_get_str(m->gguf, "general.name", &name));
+        size_t n = FOLIO_MIN(name.len, sizeof m->desc.name - 1);
+        memcpy(m->desc.name, name.data, n);
+        m->desc.name[n] = '\0';
+    }
+    src.used = folio_calloc(folio_gguf_n_tensors(m->gguf), sizeof(bool));
+    if (!src.used)
+        return FOLIO_E_NOMEM;
+    FOLIO_TRY(fam->describe(&src, fam->arch, &m->desc));
+    warn_unused(m, src.used);
+    for (size_t i = 0; i < folio_gguf_n_tensors(m->gguf); i++) {
+        const folio_tensor_info *t = folio_gguf_tensor_at(m->gguf, i);
+        if (src.used[i])
+            m->n_params += t->dims[0] * t->dims[1] * t->dims[2] * t->dims[3];
+    }
+fail:
+    free(src.used);
+    return st;
+}
+
+folio_status folio_model_open(folio_device *dev, const char *path,
+                              const folio_model_params *p, folio_model **out)
+{
+    folio_status st;
+    folio_model_params def;
+    if (!dev || !path || !out)
+        return FOLIO_E_INVAL;
+    if (!p) {
+        folio_model_params_default(&def);
+        p = &def;
+    }
+    const folio_log *log = p->log.fn ? &p->log : folio_device_log(dev);
+    if (p->size != sizeof *p)
+        return folio_fail(log, FOLIO_E_INVAL,
+                          "folio_model_params.size is %zu, expected %zu",
+                          p->size, sizeof *p);
+    if (p->max_seqs < 1 || p->max_tok < 1)
+        return folio_fail(log, FOLIO_E_INVAL,
+                          "folio_model_params: max_seqs %d and max_tok %d "
+                          "must be at least 1",
+                          p->max_seqs, p->max_tok);
+    folio_model *m = folio_calloc(1, sizeof *m);
+    if (!m)
+        return FOLIO_E_NOMEM;
+    atomic_init(&m->refs, 1);
+    if (log)
+        m->log = *log;
+    m->dev = folio_device_retain(dev);
+    m->exact = p->exact != 0;
+    m->max_seqs = p->max_seqs;
+    m->max_tok = p->max_tok;
+    FOLIO_TRY(folio_gguf_open(path, &m->log, &m->gguf));
+    FOLIO_TRY(folio_weights_open(dev, &m->weights));
+    FOLIO_TRY(describe(m));
+    FOLIO_TRY(folio_weights_load(m->weights, p->progress, p->progress_user));
+    *out = m;
+    return FOLIO_OK;
+fail:
+    folio_model_close(&m);
+    return st;
+}
+
+void folio_model_get_info(const folio_model *m, folio_model_info *info)
+{
+    const folio_model_desc *d = &m->desc;
+    folio_model_info i = {.size = sizeof i};
+    memcpy(i.arch, d->arch, sizeof i.arch);
+    memcpy(i.name, d->name, sizeof i.name);
+    i.n_vocab = d->n_vocab;
+    i.dim = d->dim;
+    i.n_layers = d->n_layers;
+    i.heads = d->heads;
+    i.kv_heads = d->kv_heads;
+    i.head_dim = d->head_dim;
+    i.ff_dim = d->ff_dim;
+    i.ctx_train = d->ctx_train;
+    for (int32_t l = 0; l < d->n_layers; l++)
+        i.window = FOLIO_MAX(i.window, d->layers[l].window);
+    i.n_params = m->n_params;
+    i.weight_bytes = folio_weights_bytes(m->weights);
+    memcpy(info, &i, FOLIO_MIN(info->size, sizeof i));
+}

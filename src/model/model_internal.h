@@ -1,0 +1,24 @@
+/* model/model_internal.h: what a model is behind its handle, for the files of
+ * this room only. */
+#ifndef FOLIO_MODEL_MODEL_INTERNAL_H
+#define FOLIO_MODEL_MODEL_INTERNAL_H
+
+#include "model/desc.h"
+
+#include <folio/model.h>
+
+struct folio_model {
+    _Atomic int refs;
+    folio_device *dev;
+    folio_gguf *gguf; /* stays mapped: the host device reads weights there */
+    folio_weights *weights;
+    folio_model_desc desc;
+    folio_log log;
+    uint64_t n_params;
+    bool exact;
+    int32_t max_seqs, max_tok;
+};
+
+folio_model *folio_model_retain(folio_model *m);
+
+#endif

@@ -1,0 +1,420 @@
+/* model/runner.c: opening a runner: how many tokens at once, KV pool, scratch,
+ * variants, all decided here so that a forward decides nothing. */
+#include "model/runner_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+void folio_runner_params_default(folio_runner_params *p)
+{
+    memset(p, 0, sizeof *p);
+    p->size = sizeof *p;
+    p->max_seqs = 1;
+    p->max_tok = 512;
+    p->block_size = 16;
+    p->kv_type = FOLIO_KV_F16;
+    p->deterministic = -1;
+}
+
+void folio_runner_close(folio_runner **pr)
+{
+    if (!pr || !*pr)
+        return;
+    folio_runner *r = *pr;
+    folio_lowered_fini(&r->low);
+    folio_op_close(&r->copy_op);
+    folio_op_close(&r->top_op[0]);
+    folio_op_close(&r->top_op[1]);
+    folio_buf_close(&r->top);
+    folio_buf_close(&r->top_scratch);
+    FOLIO_FREE(r->top_host);
+    folio_buf_close(&r->trace);
+    for (int32_t i = 0; i < r->n_logits; i++)
+        folio_buf_close(&r->logits[i]);
+    FOLIO_FREE(r->logits);
+    for (int i = 0; i < FOLIO_MAX_ROPES; i++)
+        folio_buf_close(&r->rope[i]);
+    folio_upload_fini(&r->up);
+    folio_kv_store_fini(&r->kv);
+    FOLIO_FREE(r->slot_bits);
+    FOLIO_FREE(r->piece);
+    FOLIO_FREE(r->choices);
+    folio_queue_close(&r->queue);
+    folio_device_close(&r->dev);
+    folio_model_close(&r->model);
+    FOLIO_FREE(*pr);
+}
+
+/* Fills in defaults and checks ranges; everything later may rely on it. */
+static folio_status resolve(folio_runner *r)
+{
+    folio_runner_params *p = &r->prm;
+    const folio_model_desc *d = &r->model->desc;
+    const folio_log *log = &r->model->log;
+    const struct {
+        const char *name;
+        int32_t value, lo;
+    } least[] = {
+        {"max_seqs", p->max_seqs, 1},     {"max_tok", p->max_tok, 1},
+        {"max_rows", p->max_rows, 0},     {"max_ctx", p->max_ctx, 0},
+        {"block_size", p->block_size, 1}, {"n_blocks", p->n_blocks, 0}};
+    for (size_t i = 0; i < FOLIO_COUNT(least); i++)
+        if (least[i].value < least[i].lo)
+            return folio_fail(log, FOLIO_E_INVAL,
+                              "folio_runner_params.%s is %d, must be at "
+                              "least %d",
+                              least[i].name, least[i].value, least[i].lo);
+    if (p->deterministic < -1 || p->deterministic > 1)
+        return folio_fail(log, FOLIO_E_INVAL,
+                          "folio_runner_params.deterministic is %d, not -1, "
+                          "0 or 1",
+                          p->deterministic);
+    if (p->run_ahead != 0)
+        return folio_fail(log, FOLIO_E_UNSUPPORTED,
+                          "folio_runner_params.run_ahead is %d; only 0 is "
+                          "supported",
+                          p->run_ahead);
+    if (p->kv_type != FOLIO_KV_F16 && p->kv_type != FOLIO_KV_F32)
+        return folio_fail(log, FOLIO_E_UNSUPPORTED,
+                          "KV type %d is not supported: f32 and f16 are",
+                          (int)p->kv_type);
+    if (p->max_ctx > d->ctx_train)
+        return folio_fail(log, FOLIO_E_TOO_LARGE,
+                          "max_ctx %d is above the %d positions the model "
+                          "was trained for",
+                          p->max_ctx, d->ctx_train);
+    if (p->max_ctx == 0)
+        p->max_ctx = d->ctx_train;
+    if (p->max_rows == 0)
+        p->max_rows = p->max_seqs;
+    int64_t one = folio_div_up(p->max_ctx, p->block_size);
+    int64_t n = p->n_blocks ? p->n_blocks : one * p->max_seqs;
+    if (n * p->block_size > INT32_MAX)
+        return folio_fail(log, FOLIO_E_TOO_LARGE,
+                          "%lld blocks of %d tokens are more than %d slots",
+                          (long long)n, p->block_size, INT32_MAX);
+    if (n < one)
+        return folio_fail(log, FOLIO_E_TOO_LARGE,
+                          "a pool of %lld blocks of %d tokens cannot hold one "
+                          "sequence of %d tokens",
+                          (long long)n, p->block_size, p->max_ctx);
+    p->n_blocks = (int32_t)n;
+    if (p->deterministic < 0) {
+        folio_device_kind kind = folio_device_get_kind(r->dev);
+        p->deterministic =
+            kind == FOLIO_DEVICE_HOST || kind == FOLIO_DEVICE_CPU;
+    }
+    r->ops.deterministic = p->deterministic;
+    r->ops.exact = p->exact || r->model->exact;
+    r->limits = (folio_batch_limits){
+        .n_vocab = d->n_vocab,
+        .n_blocks = p->n_blocks,
+        .block_size = p->block_size,
+        .max_tok = p->max_tok,
+        .max_seqs = p->max_seqs,
+        .max_rows = p->max_rows,
+        .max_ctx = p->max_ctx,
+        .max_copies = p->max_seqs,
+    };
+    return FOLIO_OK;
+}
+
+static folio_status open_rope(folio_runner *r)
+{
+    const folio_model_desc *d = &r->model->desc;
+    folio_status st = FOLIO_OK;
+    for (int32_t i = 0; i < d->n_ropes; i++) {
+        size_t n = (size_t)r->prm.max_ctx * (size_t)d->rope[i].rot_dim;
+        float *t = folio_calloc(n, sizeof *t);
+        if (!t)
+            return FOLIO_E_NOMEM;
+        FOLIO_TRY(
+            folio_rope_table(&r->model->log, &d->rope[i], r->prm.max_ctx, t));
+        FOLIO_TRY(folio_buf_open(r->dev, n * sizeof *t, &r->rope[i]));
+        FOLIO_TRY(folio_queue_write(r->queue, (folio_view){r->rope[i], 0}, t,
+                                    n * sizeof *t));
+    fail:
+        free(t);
+        if (st != FOLIO_OK)
+            return st;
+    }
+    return FOLIO_OK;
+}
+
+static folio_status open_kv(folio_runner *r)
+{
+    const folio_model_desc *d = &r->model->desc;
+    folio_kv_ref shape = {
+        .type = r->prm.kv_type,
+        .n_blocks = r->prm.n_blocks,
+        .block_size = r->prm.block_size,
+        .kv_heads = d->kv_heads,
+        .head_dim = d->head_dim,
+    };
+    shape.layout = folio_kv_layout_best(r->dev, d->head_dim,
+                                          r->prm.block_size);
+    return folio_kv_store_open(r->dev, &shape, d->n_layers, &r->kv);
+}
+
+/* Logits in as few buffers as the limit allows. */
+static folio_status open_logits(folio_runner *r)
+{
+    size_t row = (size_t)r->model->desc.n_vocab * sizeof(float);
+    size_t limit = folio_device_max_alloc(r->dev);
+    if (row > limit)
+        return folio_fail(&r->model->log, FOLIO_E_TOO_LARGE,
+                          "one row of logits needs %zu bytes, the device "
+                          "allows %zu per buffer",
+                          row, limit);
+    size_t per = FOLIO_MIN(limit / row, (size_t)r->prm.max_rows);
+    r->rows_per_buf = (int32_t)per;
+    int32_t n = (int32_t)folio_div_up(r->prm.max_rows, (int64_t)per);
+    r->logits = folio_calloc((size_t)n, sizeof *r->logits);
+    if (!r->logits)
+        return FOLIO_E_NOMEM;
+    for (int32_t i = 0; i < n; i++) {
+        size_t rows = FOLIO_MIN(per, (size_t)r->prm.max_rows - (size_t)i * per);
+        FOLIO_RETURN_IF(folio_buf_open(r->dev, rows * row, &r->logits[i]));
+        r->n_logits = i + 1;
+        r->scratch_bytes += rows * row;
+    }
+    return FOLIO_OK;
+}
+
+static size_t section(size_t n)
+{
+    return n + 4; /* sections are aligned to four elements */
+}
+
+/* Integers a step of `step_tok` tokens can need, SIZE_MAX if they are too many;
+ * fills bound[] and plan[] from the attention ops of `low`. */
+static size_t step_ints(folio_runner *r, const folio_lowered *low,
+                        int32_t step_tok)
+{
+    const folio_batch_limits *m = &r->limits;
+    size_t tok = (size_t)step_tok, seqs = (size_t)m->max_seqs;
+    size_t blocks = (size_t)folio_div_up(m->max_ctx, m->block_size);
+    size_t n = 3 * section(tok) + section(FOLIO_MIN(tok, (size_t)m->max_rows)) +
+               section(2 * (size_t)m->max_copies) + 3 * section(seqs + 1) +
+               section(seqs * blocks);
+    for (int32_t w = 0; w < low->n_plans; w++) {
+        folio_attn_plan_bounds *b = &r->bound[w];
+        folio_attn_plan_params_of(low->attn[w], &r->plan[w]);
+        if (folio_attn_plan_bound(&r->plan[w], step_tok, m->max_seqs,
+                                  m->max_ctx, b) != FOLIO_OK)
+            return SIZE_MAX;
+        n += section((size_t)b->entries * FOLIO_ATTN_ENTRY_INTS) +
+             section((size_t)b->merges * FOLIO_ATTN_MERGE_INTS) +
+             section((size_t)b->tiles * FOLIO_ATTN_TILE_INTS);
+    }
+    return n;
+}
+
+/* Lowers with as many tokens at once as the device's buffers hold. */
+static folio_status open_lowered(folio_runner *r)
+{
+    const folio_model_desc *d = &r->model->desc;
+    const folio_log *log = &r->model->log;
+    size_t limit = folio_device_max_alloc(r->dev);
+    int32_t tok = folio_lower_fit_tok(d, r->prm.max_tok, limit);
+    folio_lower_params p = {
+        .desc = d,
+        .dev = r->dev,
+        .ops = r->ops,
+        .kv = &r->kv,
+        .rope_n_pos = r->prm.max_ctx,
+        .few_tok = FOLIO_FEW_TOK,
+        .max_seqs = r->prm.max_seqs,
+        .max_ctx = r->prm.max_ctx,
+        .logits = {r->logits[0], 0},
+    };
+    for (int i = 0; i < FOLIO_MAX_ROPES; i++)
+        p.rope_table[i] = (folio_view){r->rope[i], 0};
+    for (; tok >= 1; tok /= 2) {
+        p.step_tok = tok;
+        p.head_rows = FOLIO_MIN(tok, r->rows_per_buf);
+        folio_status st = folio_lower(&p, &r->low);
+        if (st != FOLIO_OK && st != FOLIO_E_TOO_LARGE)
+            return st;
+        if (st == FOLIO_OK) {
+            size_t ints = step_ints(r, &r->low, tok);
+            if (ints <= limit / sizeof(int32_t)) {
+                r->scratch_bytes +=
+                    r->low.arena.total + ints * sizeof(int32_t) +
+                    (r->low.scratch ? folio_buf_bytes(r->low.scratch) : 0);
+                return folio_upload_open(&r->up, r->dev, ints);
+            }
+            folio_lowered_fini(&r->low);
+        }
+    }
+    return folio_fail(log, FOLIO_E_TOO_LARGE,
+                      "not even one token at a time fits: the device allows "
+                      "%zu bytes per buffer (block table of %d positions, "
+                      "activations of %d floats)",
+                      limit, r->prm.max_ctx, FOLIO_MAX(d->dim, d->ff_dim));
+}
+
+static folio_status open_top(folio_runner *r)
+{
+    size_t scratch = 0, per = (size_t)r->rows_per_buf;
+    for (int i = 0; i < 2; i++) {
+        folio_topk_args a = {
+            .n_rows = r->rows_per_buf,
+            .n_vocab = r->model->desc.n_vocab,
+            .k = i ? FOLIO_TOP_LARGE : FOLIO_TOP_SMALL,
+        };
+        FOLIO_RETURN_IF(
+            folio_op_open(r->dev, FOLIO_OP_TOPK, &r->ops, &a, &r->top_op[i]));
+        scratch = FOLIO_MAX(scratch, folio_op_scratch_bytes(r->top_op[i]));
+    }
+    if (scratch)
+        FOLIO_RETURN_IF(folio_buf_open(r->dev, scratch, &r->top_scratch));
+    size_t n = per * (2 * FOLIO_TOP_LARGE + 1);
+    r->top_host = folio_calloc(n, sizeof *r->top_host);
+    if (!r->top_host)
+        return FOLIO_E_NOMEM;
+    return folio_buf_open(r->dev, n * sizeof *r->top_host, &r->top);
+}
+
+static folio_status open_copy(folio_runner *r)
+{
+    folio_copy_blocks_args a = {.n_pairs = r->limits.max_copies,
+                                .kv = r->kv.layer[0]};
+    return folio_op_open(r->dev, FOLIO_OP_COPY_BLOCKS, &r->ops, &a,
+                         &r->copy_op);
+}
+
+/* One line per distinct (op, variant, case), for reports. */
+static folio_status list_choices(folio_runner *r)
+{
+    r->choices = folio_calloc((size_t)r->low.n_nodes * FOLIO_REGIMES,
+                              sizeof *r->choices);
+    if (!r->choices)
+        return FOLIO_E_NOMEM;
+    for (int32_t i = 0; i < r->low.n_nodes; i++) {
+        const folio_node *n = &r->low.nodes[i];
+        for (int g = 0; g < FOLIO_REGIMES; g++) {
+            folio_choice c = {.op = folio_op_name(n->id),
+                              .what = n->op[FOLIO_FEW] == n->op[FOLIO_MANY]
+                                          ? "any tokens"
+                                      : g == FOLIO_FEW ? "few tokens"
+                                                       : "many tokens",
+                              .variant = folio_op_variant_name(n->op[g])};
+            size_t j = 0;
+            while (j < r->n_choices &&
+                   (strcmp(r->choices[j].op, c.op) ||
+                    strcmp(r->choices[j].what, c.what) ||
+                    strcmp(r->choices[j].variant, c.variant)))
+                j++;
+            if (j < r->n_choices)
+                continue;
+            const char *why = folio_op_reason(n->op[g]);
+            size_t len = FOLIO_MIN(strlen(why), sizeof c.reason - 1);
+            memcpy(c.reason, why, len);
+            r->choices[r->n_choices++] = c;
+        }
+    }
+    return FOLIO_OK;
+}
+
+static folio_status open_all(folio_runner *r)
+{
+    size_t seqs = (size_t)r->prm.max_seqs;
+    size_t slots = (size_t)r->prm.n_blocks * (size_t)r->prm.block_size;
+    FOLIO_RETURN_IF(resolve(r));
+    seqs = (size_t)r->prm.max_seqs;
+    slots = (size_t)r->prm.n_blocks * (size_t)r->prm.block_size;
+    FOLIO_RETURN_IF(folio_queue_open(r->dev, &r->queue));
+    r->slot_bits = folio_calloc(slots / 8 + 1, 1);
+    r->piece = folio_calloc(3 * seqs + 2, sizeof *r->piece);
+    if (!r->slot_bits || !r->piece)
+        return FOLIO_E_NOMEM;
+    FOLIO_RETURN_IF(open_rope(r));
+    FOLIO_RETURN_IF(open_kv(r));
+    FOLIO_RETURN_IF(open_logits(r));
+    FOLIO_RETURN_IF(open_lowered(r));
+    FOLIO_RETURN_IF(open_top(r));
+    FOLIO_RETURN_IF(open_copy(r));
+    if (r->prm.trace)
+        FOLIO_RETURN_IF(folio_buf_open(r->dev,
+                                       ((size_t)r->model->desc.n_layers + 2) *
+                                           (size_t)r->model->desc.dim *
+                                           sizeof(float),
+                                       &r->trace));
+    FOLIO_RETURN_IF(list_choices(r));
+    return folio_queue_finish(r->queue);
+}
+
+folio_status folio_runner_open(folio_model *m, const folio_runner_params *p,
+                               folio_runner **out)
+{
+    folio_status st;
+    if (!m || !p || !out)
+        return FOLIO_E_INVAL;
+    if (p->size != sizeof *p)
+        return folio_fail(&m->log, FOLIO_E_INVAL,
+                          "folio_runner_params.size is %zu, expected %zu",
+                          p->size, sizeof *p);
+    folio_runner *r = folio_calloc(1, sizeof *r);
+    if (!r)
+        return FOLIO_E_NOMEM;
+    r->prm = *p;
+    r->model = folio_model_retain(m);
+    r->dev = folio_device_retain(m->dev);
+    r->last_rows = -1;
+    FOLIO_TRY(open_all(r));
+    folio_logf(&m->log, FOLIO_LOG_INFO,
+               "plan: %d blocks of %d tokens (%.1f MiB of %s KV), %d tokens "
+               "a pass, %.1f MiB scratch, deterministic %s",
+               r->prm.n_blocks, r->prm.block_size,
+               (double)r->kv.bytes / 1048576.0,
+               r->prm.kv_type == FOLIO_KV_F32 ? "f32" : "f16", r->low.step_tok,
+               (double)r->scratch_bytes / 1048576.0,
+               r->prm.deterministic ? "on" : "off");
+    *out = r;
+    return FOLIO_OK;
+fail:
+    folio_runner_close(&r);
+    return st;
+}
+
+void folio_runner_get_info(const folio_runner *r, folio_runner_info *info)
+{
+    folio_runner_info i = {
+        .size = sizeof i,
+        .max_ctx = r->prm.max_ctx,
+        .block_size = r->prm.block_size,
+        .n_blocks = r->prm.n_blocks,
+        .step_tok = r->low.step_tok,
+        .deterministic = r->prm.deterministic,
+        .kv_bytes = r->kv.bytes,
+        .scratch_bytes = r->scratch_bytes,
+        .arithmetic = r->prm.kv_type == FOLIO_KV_F32 ? "f32" : "f16",
+    };
+    memcpy(info, &i, FOLIO_MIN(info->size, sizeof i));
+}
+
+folio_status folio_runner_choice(const folio_runner *r, size_t i,
+                                 folio_choice *out)
+{
+    if (!r || !out)
+        return FOLIO_E_INVAL;
+    if (i >= r->n_choices)
+        return FOLIO_E_NOT_FOUND;
+    *out = r->choices[i];
+    return FOLIO_OK;
+}
+
+void folio_runner_get_counters(const folio_runner *r,
+                               folio_runner_counters *out)
+{
+    folio_queue_counters c = folio_queue_get_counters(r->queue);
+    *out = (folio_runner_counters){
+        .launches = c.launches,
+        .writes = c.writes,
+        .reads = c.reads,
+        .waits = c.waits,
+        .tokens = r->n_tokens,
+        .forwards = r->n_forwards,
+    };
+}

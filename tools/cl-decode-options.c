@@ -1,0 +1,298 @@
+/* cl-decode-options.c: the command line of cl-decode: every option with default
+ * and example; unknown or contradictory ones are errors. */
+#include "cl-decode-app.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    O_MODEL,
+    O_PROMPT,
+    O_FILE,
+    O_N,
+    O_DEVICE,
+    O_CTX,
+    O_TEMP,
+    O_SEED,
+    O_TOP_K,
+    O_TOP_P,
+    O_MIN_P,
+    O_IGNORE_EOS,
+    O_NO_SPECIAL,
+    O_KV,
+    O_BLOCK,
+    O_EXACT,
+    O_THREADS,
+    O_MAX_TOK,
+    O_SHUFFLE,
+    O_JSON,
+    O_IDS,
+    O_FORCE,
+    O_TOP_LOGITS,
+    O_TRACE,
+    O_PERPLEXITY,
+    O_TOKENIZE,
+    O_DETOKENIZE,
+    O_VERBOSE,
+    O_HELP,
+    O_VERSION
+};
+
+static const tool_option table[] = {
+    [O_MODEL] = {"--model", "-m", "FILE",
+                 "GGUF file; default: the model quickstart fetched. "
+                 "-m model.gguf"},
+    [O_PROMPT] = {"--prompt", "-p", "TEXT",
+                  "text to continue; default: read from stdin. "
+                  "-p 'Once upon a time'"},
+    [O_FILE] = {"--file", "-f", "FILE",
+                "read the text from a file, - is stdin. -f prompt.txt"},
+    [O_N] = {"--n-predict", "-n", "N",
+             "ids to generate; default: until the end token or the context "
+             "is full. -n 64"},
+    [O_DEVICE] = {"--device", "-d", "D",
+                  "auto, host, an index or a part of the name (cl-info lists "
+                  "them); default: FOLIO_DEVICE or auto. --device pocl"},
+    [O_CTX] = {"--ctx", NULL, "N",
+               "longest text in ids; default 4096 or what the model was "
+               "trained for; with --perplexity the window. --ctx 1024"},
+    [O_TEMP] = {"--temp", NULL, "T",
+                "0 takes the likeliest id, above 0 samples; default 0. "
+                "--temp 0.8"},
+    [O_SEED] = {"--seed", NULL, "S",
+                "of the sampler; default 0. --temp 0.8 --seed 42"},
+    [O_TOP_K] = {"--top-k", NULL, "K",
+                 "sample among the K likeliest, 0 = off; default 0. "
+                 "--temp 1 --top-k 40"},
+    [O_TOP_P] = {"--top-p", NULL, "P",
+                 "sample among the likeliest that make up P, 1 = off; "
+                 "default 1. --temp 1 --top-p 0.95"},
+    [O_MIN_P] = {"--min-p", NULL, "P",
+                 "drop ids less likely than P times the likeliest, 0 = off; "
+                 "default 0. --temp 1 --min-p 0.05"},
+    [O_IGNORE_EOS] = {"--ignore-eos", NULL, NULL,
+                      "do not stop at an end token; needs -n"},
+    [O_NO_SPECIAL] = {"--no-special", NULL, NULL,
+                      "text that spells a special token stays text; default: "
+                      "it becomes the token"},
+    [O_KV] = {"--kv", NULL, "TYPE",
+              "element type of the KV cache, f16 or f32; default f16. "
+              "--kv f32"},
+    [O_BLOCK] = {"--block", NULL, "N",
+                 "tokens per KV block; default 16. --block 32"},
+    [O_EXACT] = {"--exact", NULL, NULL,
+                 "no reduced-precision arithmetic; default off"},
+    [O_THREADS] = {"--threads", "-t", "N",
+                   "threads of the host device, 0 = all CPUs; default 0. "
+                   "-t 2"},
+    [O_MAX_TOK] = {"--max-tok", NULL, "N",
+                   "prompt ids in one forward; default 512. --max-tok 64"},
+    [O_SHUFFLE] = {"--shuffle-blocks", NULL, "SEED",
+                   "hand out KV blocks in a random order (a test of paging; "
+                   "the answer must not change). --shuffle-blocks 7"},
+    [O_JSON] = {"--json", NULL, NULL, "print one JSON object instead of text"},
+    [O_IDS] = {"--ids", NULL, "LIST", "ids instead of text. --ids 1,2,3"},
+    [O_FORCE] = {"--force", NULL, "LIST",
+                 "feed these ids whatever comes out and print the two best "
+                 "ids of each step. --force 253,1073"},
+    [O_TOP_LOGITS] = {"--top-logits", NULL, "K",
+                      "print the K largest logits after the prompt. "
+                      "--top-logits 10"},
+    [O_TRACE] = {"--trace", NULL, NULL,
+                 "print the residual stream of the last prompt position, "
+                 "layer by layer"},
+    [O_PERPLEXITY] = {"--perplexity", NULL, "FILE",
+                      "print the negative log likelihood of a text, in "
+                      "windows of --ctx ids (default 1024)"},
+    [O_TOKENIZE] = {"--tokenize", NULL, NULL, "print the ids of the text"},
+    [O_DETOKENIZE] = {"--detokenize", NULL, NULL, "print the text of --ids"},
+    [O_VERBOSE] = {"--verbose", "-v", NULL,
+                   "say more on stderr: variants, plan, ids of the prompt"},
+    [O_HELP] = {"--help", "-h", NULL, "this text"},
+    [O_VERSION] = {"--version", NULL, NULL, "version, commit and device layer"},
+};
+
+#define N_OPTIONS (sizeof table / sizeof table[0])
+
+static void print_help(void)
+{
+    puts("cl-decode: continue a text with a model on an OpenCL device or the "
+         "CPU\n\n"
+         "usage: cl-decode [options]            text on stdout, speed and "
+         "device on stderr\n");
+    tool_print_options(table, N_OPTIONS);
+    puts("\nExit status: 0 all went well; 2 wrong command line; 130 after "
+         "Ctrl-C;\nelse 10 + the number of the error (README lists them).");
+}
+
+static int bad(const char *name, const char *arg, const char *want)
+{
+    fprintf(stderr, "%s: %s '%s' is not %s\n", tool_name, name, arg, want);
+    return TOOL_EXIT_USAGE;
+}
+
+static int take(options *o, int i, const char *arg)
+{
+    const char *name = table[i].name;
+    static const struct {
+        int opt;
+        long long lo, hi;
+        size_t at;
+    } ints[] = {
+        {O_N, 0, INT32_MAX, offsetof(options, n)},
+        {O_CTX, 1, INT32_MAX, offsetof(options, ctx)},
+        {O_SEED, 0, INT64_MAX, offsetof(options, seed)},
+        {O_TOP_K, 0, INT32_MAX, offsetof(options, top_k)},
+        {O_BLOCK, 1, 1 << 20, offsetof(options, block)},
+        {O_THREADS, 0, 64, offsetof(options, threads)},
+        {O_MAX_TOK, 1, 1 << 20, offsetof(options, max_tok)},
+        {O_SHUFFLE, 0, INT32_MAX, offsetof(options, shuffle)},
+        {O_TOP_LOGITS, 1, INT32_MAX, offsetof(options, top_logits)},
+    };
+    static const struct {
+        int opt;
+        double hi;
+        size_t at;
+    } nums[] = {
+        {O_TEMP, 1e6, offsetof(options, temp)},
+        {O_TOP_P, 1.0, offsetof(options, top_p)},
+        {O_MIN_P, 1.0, offsetof(options, min_p)},
+    };
+    for (size_t k = 0; k < sizeof ints / sizeof ints[0]; k++) {
+        if (ints[k].opt != i)
+            continue;
+        long long *at = (long long *)(void *)((char *)o + ints[k].at);
+        if (!tool_parse_int(arg, ints[k].lo, ints[k].hi, at)) {
+            char want[80];
+            snprintf(want, sizeof want, "a whole number from %lld to %lld",
+                     ints[k].lo, ints[k].hi);
+            return bad(name, arg, want);
+        }
+    }
+    for (size_t k = 0; k < sizeof nums / sizeof nums[0]; k++) {
+        if (nums[k].opt != i)
+            continue;
+        double *at = (double *)(void *)((char *)o + nums[k].at);
+        if (!tool_parse_num(arg, 0.0, nums[k].hi, at)) {
+            char want[80];
+            snprintf(want, sizeof want, "a number from 0 to %g", nums[k].hi);
+            return bad(name, arg, want);
+        }
+    }
+    switch (i) {
+    case O_MODEL:
+        o->model = arg;
+        break;
+    case O_PROMPT:
+        o->prompt = arg;
+        break;
+    case O_FILE:
+        o->prompt_file = arg;
+        break;
+    case O_N:
+        o->have_n = true;
+        break;
+    case O_DEVICE:
+        o->device = arg;
+        break;
+    case O_SEED:
+    case O_TOP_K:
+    case O_TOP_P:
+    case O_MIN_P:
+        o->have_sampling = true;
+        break;
+    case O_KV:
+        if (strcmp(arg, "f32") && strcmp(arg, "f16"))
+            return bad(name, arg, "f16 or f32");
+        o->kv_f32 = strcmp(arg, "f32") == 0;
+        break;
+    case O_IDS:
+        o->ids = arg;
+        break;
+    case O_FORCE:
+        o->force = arg;
+        break;
+    case O_PERPLEXITY:
+        o->perplexity = arg;
+        break;
+    default:
+        break;
+    }
+    o->ignore_eos |= i == O_IGNORE_EOS;
+    o->no_special |= i == O_NO_SPECIAL;
+    o->exact |= i == O_EXACT;
+    o->json |= i == O_JSON;
+    o->trace |= i == O_TRACE;
+    o->tokenize |= i == O_TOKENIZE;
+    o->detokenize |= i == O_DETOKENIZE;
+    o->verbose |= i == O_VERBOSE;
+    return -1;
+}
+
+/* What cannot be meant together, and what needs something else. */
+static const char *contradiction(const options *o)
+{
+    int modes = o->tokenize + o->detokenize + o->trace + (o->top_logits > 0) +
+                (o->force != NULL) + (o->perplexity != NULL);
+    int texts =
+        (o->prompt != NULL) + (o->prompt_file != NULL) + (o->ids != NULL);
+    if (modes > 1 && !(modes == 2 && o->top_logits > 0 && o->force))
+        return "--tokenize, --detokenize, --trace, --top-logits, --force and "
+               "--perplexity exclude each other";
+    if (texts > 1)
+        return "--prompt, --file and --ids exclude each other";
+    if (texts && o->perplexity)
+        return "--perplexity takes its text from its own file";
+    if (o->detokenize && !o->ids)
+        return "--detokenize needs --ids";
+    if (o->tokenize && o->ids)
+        return "--tokenize needs text, not --ids";
+    if (o->ids && o->no_special)
+        return "--no-special is about text, --ids has none";
+    if (modes && (o->have_n || o->ignore_eos || o->temp > 0.0))
+        return "-n, --ignore-eos and --temp are about generating, which this "
+               "mode does not do";
+    if (o->have_sampling && o->temp == 0.0)
+        return "--seed, --top-k, --top-p and --min-p do nothing at --temp 0";
+    if (o->ignore_eos && !o->have_n)
+        return "--ignore-eos needs -n";
+    return NULL;
+}
+
+int options_parse(int argc, char **argv, options *o)
+{
+    int next = 1, i;
+    const char *arg;
+    *o = (options){.block = 16, .max_tok = 512, .top_p = 1.0, .shuffle = -1};
+    bool seen[N_OPTIONS] = {false};
+    while ((i = tool_next_option(argc, argv, table, N_OPTIONS, &next, &arg)) !=
+           -1) {
+        if (i == -2)
+            return TOOL_EXIT_USAGE;
+        if (i == O_HELP) {
+            print_help();
+            return 0;
+        }
+        if (i == O_VERSION) {
+            printf("cl-decode %s (commit %s), devices through OpenCL or C on "
+                   "the host\n",
+                   folio_version(), folio_commit());
+            return 0;
+        }
+        if (seen[i]) {
+            fprintf(stderr, "%s: %s is given twice\n", tool_name,
+                    table[i].name);
+            return TOOL_EXIT_USAGE;
+        }
+        seen[i] = true;
+        int status = take(o, i, arg);
+        if (status >= 0)
+            return status;
+    }
+    const char *why = contradiction(o);
+    if (why) {
+        fprintf(stderr, "%s: %s\n", tool_name, why);
+        return TOOL_EXIT_USAGE;
+    }
+    return -1;
+}
