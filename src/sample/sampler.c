@@ -199,7 +199,7 @@ folio_status folio_sampler_filter(folio_sampler *s,
                                   const folio_sample_params *p,
                                   const float *logits, folio_sample_cut *out)
 {
-    int32_t best;
+    int32_t best = 0;
     FOLIO_RETURN_IF(find_best(s, logits, &best));
     double scale = 1.4426950408889634 / (double)p->temperature;
     folio_sample_cut cut = {

@@ -154,6 +154,8 @@ static folio_status find_match(const folio_pre *pre, folio_pre_work *w,
                                size_t from, size_t *begin, size_t *end,
                                bool *found)
 {
+    if (stage >= FOLIO_COUNT(pre->stages))
+        return FOLIO_E_INTERNAL;
     const pcre2_code *code = pre->stages[stage];
     int rc = pcre2_match(code, (PCRE2_SPTR)s, n, from, PCRE2_NO_UTF_CHECK,
                          w->match, w->ctx);

@@ -111,7 +111,8 @@ folio_status folio_tokenizer_open_gguf(const folio_gguf *g,
 {
     folio_status st = FOLIO_OK;
     const folio_log *log = folio_gguf_log(g);
-    const folio_gguf_kv *tokens, *types, *scores, *merges;
+    const folio_gguf_kv *tokens = NULL, *types = NULL, *scores = NULL;
+    const folio_gguf_kv *merges = NULL;
     folio_vocab_desc v = {.add_bos = -1};
     int32_t *type_ids = NULL;
     char *pre = NULL;
