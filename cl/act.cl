@@ -7,14 +7,14 @@
 static inline float act_of(float x)
 {
     const float two_u = 1.59576912160573f * (x + 0.044715f * x * x * x);
-    const float e = exp(-fmin(fabs(two_u), 100.0f));
+    const float e = exp(-fmin(fabs(two_u), 200.0f));
     return x * ((two_u >= 0.0f ? 1.0f : e) / (1.0f + e));
 }
 #else
 /* SiLU, x / (1 + e^-x), without the overflow of e^-x. */
 static inline float act_of(float x)
 {
-    const float e = exp(-fmin(fabs(x), 100.0f));
+    const float e = exp(-fabs(x));
     return x * ((x >= 0.0f ? 1.0f : e) / (1.0f + e));
 }
 #endif
