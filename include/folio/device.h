@@ -121,7 +121,8 @@ FOLIO_API FOLIO_NODISCARD folio_status folio_device_list(
  * chosen and why is logged in one INFO line (WARN where it is not what one
  * might expect). A device that was asked for by name or index is opened or the
  * call fails: an unknown, ambiguous or out-of-range choice gives NO_DEVICE and
- * logs the table of devices. "host" makes no OpenCL call at all.
+ * logs the table of devices. "host" makes no OpenCL call at all. `p` NULL means
+ * the defaults.
  * [out] dev one reference. Returns OK, INVAL, NO_DEVICE, DEVICE, BUILD,
  * NOMEM. */
 FOLIO_API FOLIO_NODISCARD folio_status

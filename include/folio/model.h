@@ -85,7 +85,8 @@ typedef struct folio_model_params {
 FOLIO_API void folio_model_params_default(folio_model_params *p);
 
 /* Loads `path` onto the device (retained). On the host device the file stays
- * mapped and is read in place. Returns OK; the statuses of
+ * mapped and is read in place. `p` NULL means the defaults. Returns OK; the
+ * statuses of
  * folio_model_file_open; UNSUPPORTED for an architecture, a tensor type or a
  * RoPE scaling this build does not know (named); FORMAT for missing or
  * wrong-shaped tensors (named, both shapes); TOO_LARGE, NOMEM, DEVICE;
@@ -134,7 +135,8 @@ typedef struct folio_runner_params {
 FOLIO_API void folio_runner_params_default(folio_runner_params *p);
 
 /* Chooses variants, allocates and fills the KV pool and scratch, prints the
- * plan as one INFO line. Returns OK; INVAL naming the field; UNSUPPORTED;
+ * plan as one INFO line. `p` NULL means the defaults. Returns OK; INVAL naming
+ * the field; UNSUPPORTED;
  * TOO_LARGE with both numbers (max_ctx above the trained length; a pool that
  * does not fit); NOMEM; BUILD; DEVICE. */
 FOLIO_API FOLIO_NODISCARD folio_status folio_runner_open(

@@ -81,8 +81,13 @@ static const char *env(const char *name)
 static folio_status read_settings(const folio_device_params *p,
                                   folio_device_settings *s)
 {
+    folio_device_params def;
     memset(s, 0, sizeof *s);
-    if (!p || p->size < sizeof *p)
+    if (!p) {
+        folio_device_params_default(&def);
+        p = &def;
+    }
+    if (p->size < sizeof *p)
         return FOLIO_E_INVAL;
     const folio_log *log = &p->log;
     s->log = p->log;

@@ -151,8 +151,7 @@ static folio_status open_kv(folio_runner *r)
         .kv_heads = d->kv_heads,
         .head_dim = d->head_dim,
     };
-    shape.layout = folio_kv_layout_best(r->dev, d->head_dim,
-                                          r->prm.block_size);
+    shape.layout = folio_kv_layout_best(r->dev, d->head_dim, r->prm.block_size);
     return folio_kv_store_open(r->dev, &shape, d->n_layers, &r->kv);
 }
 
@@ -349,8 +348,13 @@ folio_status folio_runner_open(folio_model *m, const folio_runner_params *p,
                                folio_runner **out)
 {
     folio_status st;
-    if (!m || !p || !out)
+    folio_runner_params def;
+    if (!m || !out)
         return FOLIO_E_INVAL;
+    if (!p) {
+        folio_runner_params_default(&def);
+        p = &def;
+    }
     if (p->size != sizeof *p)
         return folio_fail(&m->log, FOLIO_E_INVAL,
                           "folio_runner_params.size is %zu, expected %zu",
