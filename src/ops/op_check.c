@@ -2,6 +2,7 @@
  * shapes, strides, types, extents, alignment, aliasing. One set of rules for
  * every device and for the references. Index arrays lie on the device; whoever
  * uploads them checks their entries. */
+#include "ops/attn_plan.h"
 #include "ops/choose.h"
 
 #include <inttypes.h>
@@ -413,14 +414,17 @@ static folio_status check_work(const check *c, const folio_attn_args *a)
     FOLIO_RETURN_IF(check_view(c, "work.table_start", w->table_start,
                                dense4((int64_t)w->n_seq + 1), false));
     FOLIO_RETURN_IF(check_view(c, "work.tables", w->tables, dense4(0), false));
-    FOLIO_RETURN_IF(check_view(c, "work.entries", w->entries,
-                               dense4((int64_t)w->n_entries * 8),
-                               w->n_entries == 0));
-    FOLIO_RETURN_IF(check_view(c, "work.merges", w->merges,
-                               dense4((int64_t)w->n_merges * 4),
-                               w->n_merges == 0));
+    FOLIO_RETURN_IF(
+        check_view(c, "work.entries", w->entries,
+                   dense4((int64_t)w->n_entries * FOLIO_ATTN_ENTRY_INTS),
+                   w->n_entries == 0));
+    FOLIO_RETURN_IF(
+        check_view(c, "work.merges", w->merges,
+                   dense4((int64_t)w->n_merges * FOLIO_ATTN_MERGE_INTS),
+                   w->n_merges == 0));
     return check_view(c, "work.tiles", w->tiles,
-                      dense4((int64_t)w->n_tiles * 4), w->n_tiles == 0);
+                      dense4((int64_t)w->n_tiles * FOLIO_ATTN_TILE_INTS),
+                      w->n_tiles == 0);
 }
 
 static folio_status check_attn(const check *c, const folio_attn_args *a)

@@ -348,6 +348,57 @@ static void init_rope(folio_self_case *c, const folio_rope_append_args *a)
     }
 }
 
+/* A decoding sequence with a long past, then, where the op takes more than one
+ * token, one that computes the rest after a past of 3. Blocks are handed out
+ * from the last one down. */
+static bool init_attn(folio_self_case *c, const folio_attn_args *a, int attempt)
+{
+    static const int32_t most_tok[] = {6, 80};
+    if (attempt >= (int)FOLIO_COUNT(most_tok))
+        return false;
+    folio_attn_args *t = &c->args.attn;
+    *t = (folio_attn_args){.q_stride = a->q_stride,
+                           .out_stride = a->out_stride,
+                           .heads = a->heads,
+                           .window = a->window,
+                           .scale = a->scale,
+                           .softcap = a->softcap,
+                           .kv = a->kv};
+    t->n_tok = FOLIO_MIN(a->n_tok, most_tok[attempt]);
+    const folio_kv_ref *kv = &a->kv;
+    int64_t tok_bytes = (int64_t)kv->kv_heads * kv->head_dim *
+                        (int64_t)folio_kv_type_bytes(kv->type);
+    int64_t room = (int64_t)MAX_ARRAY / tok_bytes - t->n_tok;
+    int32_t past = (int32_t)FOLIO_MAX(FOLIO_MIN(room, 300), 40);
+    int32_t kv_len[2] = {past, t->n_tok + 2};
+    int32_t n_seq = t->n_tok > 1 ? 2 : 1;
+    int32_t q_start[3] = {0, 1, t->n_tok}, table_start[3] = {0}, tables[400];
+    for (int32_t s = 0; s < n_seq; s++)
+        table_start[s + 1] =
+            table_start[s] + (int32_t)folio_div_up(kv_len[s], kv->block_size);
+    int32_t n_blocks = table_start[n_seq];
+    for (int32_t i = 0; i < n_blocks; i++)
+        tables[i] = n_blocks - 1 - i;
+    t->work.n_seq = n_seq;
+    sign(c, a->heads);
+    sign(c, a->window);
+    sign(c, folio_f32_bits(a->scale));
+    sign(c, folio_f32_bits(a->softcap));
+    sign(c, a->q_stride);
+    sign(c, a->out_stride);
+    init_kv(c, &t->kv, n_blocks, false, false);
+    int64_t width = (int64_t)a->heads * kv->head_dim;
+    add_floats(c, &t->q, span(t->n_tok, a->q_stride, width), false, width);
+    add_poison(c, &t->out, span(t->n_tok, a->out_stride, width), FOLIO_SELF_F32,
+               kv->head_dim);
+    add_ints(c, &t->work.q_start, q_start, n_seq + 1);
+    add_ints(c, &t->work.kv_len, kv_len, n_seq);
+    add_ints(c, &t->work.table_start, table_start, n_seq + 1);
+    add_ints(c, &t->work.tables, tables, n_blocks);
+    c->scratch = &t->scratch;
+    return true;
+}
+
 static void init_act(folio_self_case *c, const folio_act_mul_args *a)
 {
     folio_act_mul_args *m = &c->args.act;
@@ -418,7 +469,9 @@ folio_status folio_self_case_init(folio_self_case *c, folio_op_id op,
     c->op = op;
     c->seed = 1 + (uint64_t)op;
     bool found = attempt == 0;
-    if (!found && op != FOLIO_OP_LINEAR && op != FOLIO_OP_TOPK)
+    bool grows =
+        op == FOLIO_OP_LINEAR || op == FOLIO_OP_ATTN || op == FOLIO_OP_TOPK;
+    if (!found && !grows)
         return FOLIO_E_NOT_FOUND;
     switch (op) {
     case FOLIO_OP_EMBED:
@@ -449,6 +502,8 @@ folio_status folio_self_case_init(folio_self_case *c, folio_op_id op,
         init_copy(c, args);
         break;
     case FOLIO_OP_ATTN:
+        found = init_attn(c, args, attempt);
+        break;
     case FOLIO_OP_COUNT:
         found = false;
         break;

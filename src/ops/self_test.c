@@ -4,6 +4,7 @@
 
 #include "base/half.h"
 #include "base/hash.h"
+#include "ops/attn_plan.h"
 #include "ops/choose.h"
 #include "ops/self_case.h"
 
@@ -19,7 +20,7 @@
 typedef struct self_side {
     folio_op *op;
     folio_queue *q;
-    folio_buf *bufs[FOLIO_SELF_ARRAYS], *scratch;
+    folio_buf *bufs[FOLIO_SELF_ARRAYS], *scratch, *work[3];
     void *out[FOLIO_SELF_ARRAYS];
 } self_side;
 
@@ -29,6 +30,8 @@ static void close_side(self_side *s)
         folio_buf_close(&s->bufs[i]);
         FOLIO_FREE(s->out[i]);
     }
+    for (int i = 0; i < 3; i++)
+        folio_buf_close(&s->work[i]);
     folio_buf_close(&s->scratch);
     folio_queue_close(&s->q);
     folio_op_close(&s->op);
@@ -52,6 +55,67 @@ static folio_status bind_arrays(folio_self_case *c, folio_device *dev,
     return FOLIO_OK;
 }
 
+/* `n` ints on the device; no buffer for none. */
+static folio_status bind_ints(folio_device *dev, self_side *s, int which,
+                              const int32_t *ints, int32_t n, folio_view *v)
+{
+    if (n == 0)
+        return FOLIO_OK;
+    size_t bytes = (size_t)n * sizeof *ints;
+    FOLIO_RETURN_IF(folio_buf_open(dev, bytes, &s->work[which]));
+    *v = (folio_view){.buf = s->work[which]};
+    return folio_queue_write(s->q, *v, ints, bytes);
+}
+
+/* The work list that this op, opened on this device, wants for the case's batch
+ * (the arrays of the case hold it). */
+static folio_status bind_work(folio_self_case *c, folio_device *dev,
+                              self_side *s)
+{
+    folio_status st = FOLIO_OK;
+    folio_attn_plan_params p;
+    folio_attn_plan_bounds cap;
+    folio_attn_plan_counts n;
+    folio_attn_work *w = &c->args.attn.work;
+    const int32_t *q_start = NULL, *kv_len = NULL;
+    int32_t *ints = NULL, max_kv = 1;
+    for (int i = 0; i < c->n_arrays; i++) {
+        if (c->arrays[i].at == &w->q_start.buf)
+            q_start = c->arrays[i].data;
+        if (c->arrays[i].at == &w->kv_len.buf)
+            kv_len = c->arrays[i].data;
+    }
+    for (int32_t i = 0; i < w->n_seq; i++)
+        max_kv = FOLIO_MAX(max_kv, kv_len[i]);
+    folio_attn_plan_params_of(s->op, &p);
+    FOLIO_TRY(
+        folio_attn_plan_bound(&p, c->args.attn.n_tok, w->n_seq, max_kv, &cap));
+    size_t n_entry = (size_t)cap.entries * FOLIO_ATTN_ENTRY_INTS;
+    size_t n_merge = (size_t)cap.merges * FOLIO_ATTN_MERGE_INTS;
+    size_t n_tile = (size_t)cap.tiles * FOLIO_ATTN_TILE_INTS;
+    ints = folio_calloc(n_entry + n_merge + n_tile, sizeof *ints);
+    if (!ints) {
+        st = FOLIO_E_NOMEM;
+        goto fail;
+    }
+    int32_t *merges = ints + n_entry, *tiles = merges + n_merge;
+    FOLIO_TRY(folio_attn_plan_build(&p, w->n_seq, q_start, kv_len, &cap, ints,
+                                    merges, tiles, &n));
+    FOLIO_TRY(bind_ints(dev, s, 0, ints, n.n_entries * FOLIO_ATTN_ENTRY_INTS,
+                        &w->entries));
+    FOLIO_TRY(bind_ints(dev, s, 1, merges, n.n_merges * FOLIO_ATTN_MERGE_INTS,
+                        &w->merges));
+    FOLIO_TRY(bind_ints(dev, s, 2, tiles, n.n_tiles * FOLIO_ATTN_TILE_INTS,
+                        &w->tiles));
+    w->n_entries = n.n_entries;
+    w->n_merges = n.n_merges;
+    w->n_tiles = n.n_tiles;
+    w->n_partials = n.n_partials;
+fail:
+    free(ints);
+    return st;
+}
+
 /* Leaves no field of the arguments pointing to a device. */
 static void unbind_arrays(folio_self_case *c)
 {
@@ -59,6 +123,11 @@ static void unbind_arrays(folio_self_case *c)
         *c->arrays[i].at = NULL;
     if (c->scratch)
         *c->scratch = (folio_view){0};
+    if (c->op == FOLIO_OP_ATTN) {
+        folio_attn_work *w = &c->args.attn.work;
+        w->entries = w->merges = w->tiles = (folio_view){0};
+        w->n_entries = w->n_merges = w->n_tiles = w->n_partials = 0;
+    }
 }
 
 /* On return every output is in s->out; s is closed by the caller. */
@@ -70,6 +139,8 @@ static folio_status run_side(folio_self_case *c, folio_device *dev,
     FOLIO_RETURN_IF(folio_variant_open(dev, var, prm, &c->args, &s->op));
     FOLIO_RETURN_IF(folio_queue_open(dev, &s->q));
     FOLIO_RETURN_IF(bind_arrays(c, dev, s));
+    if (c->op == FOLIO_OP_ATTN)
+        FOLIO_RETURN_IF(bind_work(c, dev, s));
     FOLIO_RETURN_IF(folio_op_run(s->op, s->q, &c->args));
     for (int i = 0; i < c->n_arrays; i++) {
         const folio_self_array *a = &c->arrays[i];
