@@ -207,7 +207,7 @@ folio_status mode_trace(app *a)
             else if (l > 0)
                 snprintf(name, sizeof name, "block %d", l - 1);
             json_array_append_new(
-                points, json_pack("{s:s,s:o,s:o,s:o}", "name", name, "l2",
+                points, json_pack("{s:s,s:o,s:o,s:o}", "at", name, "l2",
                                   tool_json_num(sqrt(sq)), "mean",
                                   tool_json_num(sum / dim), "first8", first));
         }
