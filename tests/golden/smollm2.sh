@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# tests/golden/smollm2.sh BUILD_FOLDER DEVICE [--smoke]: SmolLM2's goldens on a
+# device. With K and V in float16, the default, all of them; in float32, whose
+# limits are far tighter, all on the host and a part elsewhere. --smoke: a part,
+# in float16 only. Counts are those of run_goldens.py.
+set -u
+here=$(cd -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")" && pwd -P)
+build=${1:?build folder} device=${2:?device} smoke=${3-}
+model=${FOLIO_TEST_MODEL:-${XDG_CACHE_HOME:-${HOME-}/.cache}/folio/models/SmolLM2-135M-Instruct.Q4_1.gguf}
+if [ ! -f "$model" ]; then
+    echo "SKIP: no model: neither FOLIO_TEST_MODEL nor the cache folder has one"
+    [ "${CI-}" != true ] || exit 1
+    exit 77
+fi
+[ ! -d "$build/tools" ] || build=$build/tools
+unset FOLIO_DEVICE FOLIO_CAPS_MASK FOLIO_MAX_ALLOC FOLIO_DISABLE
+
+goldens()
+{
+    python3 "$here/run_goldens.py" --bin "$build" --model "$model" \
+        --device "$device" "$@"
+}
+
+rc=0
+if [ "$smoke" = --smoke ]; then
+    goldens --quick || rc=1
+else
+    goldens || rc=1
+    if [ "$device" = host ]; then
+        goldens --kv f32 || rc=1
+    else
+        goldens --kv f32 --quick --nll || rc=1
+    fi
+fi
+exit $rc
