@@ -31,8 +31,10 @@ json_t *ids_json(const int32_t *ids, size_t n)
 json_t *model_json(const app *a)
 {
     json_t *name = tool_json_text(a->info.name, strlen(a->info.name));
-    return json_pack("{s:s,s:o,s:s,s:i,s:i,s:i}", "file", a->model_path, "name",
-                     name, "arch", a->info.arch, "n_vocab", a->info.n_vocab,
+    /* File names are bytes, of any encoding or none. */
+    json_t *file = tool_json_text(a->model_path, strlen(a->model_path));
+    return json_pack("{s:o,s:o,s:s,s:i,s:i,s:i}", "file", file, "name", name,
+                     "arch", a->info.arch, "n_vocab", a->info.n_vocab,
                      "n_layers", a->info.n_layers, "ctx_train",
                      a->info.ctx_train);
 }
