@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# The command line of cl-decode: help, version, and what it refuses. Needs no
+# model: a wrong command line is refused before any file is opened.
+. "$(dirname -- "${BASH_SOURCE[0]}")/lib.bash"
+
+run --help
+exits help 0
+empty "help, stderr" "$ERR"
+cp -- "$OUT" "$T/help"
+for option in --model --prompt --file --n-predict --device --ctx --temp --seed \
+    --json --ids --ignore-eos --exact --kv --block --tokenize --no-special \
+    --detokenize --top-logits --force --perplexity --trace --help --version; do
+    if grep -qE -- "^ +(-[a-z], )?$option( |\$)" "$T/help"; then
+        pass
+    else
+        fail help "$option is not shown"
+    fi
+done
+has help "$T/help" default
+has help "$T/help" "-p 'Once upon a time'"
+run -h
+exits "-h" 0
+if cmp -s "$OUT" "$T/help"; then pass; else fail "-h" "differs from --help"; fi
+
+run --version
+exits version 0
+if grep -qE '^cl-decode [0-9]+\.[0-9]+\.[0-9]+.* \(commit [0-9a-z+-]+\)' "$OUT"
+then pass; else fail version "is $(cat -- "$OUT")"; fi
+is "version, lines" "$(wc -l <"$OUT")" 1
+
+refused "unknown option" "'--frobnicate'" --frobnicate
+refused "unknown short option" "'-z'" -z
+refused "a bare word" "'hello'" hello
+refused "prefix of an option" "'--mod'" --mod x
+refused "no argument" "--model" -m
+refused "flag with argument" "--json" --json=1
+refused twice "--n-predict" -n 3 -n 4
+refused "twice, long and short" "--prompt" -p a --prompt b
+refused "twice, with =" "--device" --device=host --device=host
+refused "flag twice" "--json" --json --json
+
+for n in -1 x 1x '' 99999999999999999999 1.5; do
+    refused "-n '$n'" "'$n'" -n "$n"
+done
+refused "--ctx 0" "'0'" --ctx 0
+refused "--block 0" "'0'" --block 0
+refused "--kv int8" "'int8'" --kv int8
+for t in nan inf -0.1 x ''; do
+    refused "--temp '$t'" "'$t'" --temp "$t"
+done
+refused "--top-p 1.1" "'1.1'" --temp 1 --top-p 1.1
+refused "--seed -1" "'-1'" --temp 1 --seed -1
+refused "--top-logits 0" "'0'" --top-logits 0
+
+refused "prompt and file" "--file" -p a -f b
+refused "prompt and ids" "--ids" -p a --ids 1
+refused "two modes" "--trace" --trace --perplexity x
+refused "tokenize and detokenize" "--detokenize" --tokenize --detokenize --ids 1
+refused "tokenize ids" "--tokenize" --tokenize --ids 1
+refused "detokenize text" "--detokenize" --detokenize -p a
+refused "perplexity and text" "--perplexity" --perplexity x -p a
+refused "ignore-eos without -n" "--ignore-eos" --ignore-eos -p a
+refused "seed without temperature" "--seed" --seed 1 -p a
+refused "top-k without temperature" "--top-k" --top-k 5 -p a
+refused "force and -n" "-n" --force 1,2 -n 3 -p a
+refused "no-special and ids" "--no-special" --ids 1 --no-special
+finish
