@@ -2,9 +2,10 @@
  * the bias. Needs common.clh and quant.clh. */
 
 /* out[row, col] = the weights of one view, dense. One item per 32 columns:
- * global size (ceil(cols / 32), rows), rounded up. */
-__kernel void gemm_widen(CVIEW(uchar, w), VIEW(float, out),
-                         const ulong row_bytes, const int rows, const int cols)
+ * grid (cols / 32 / WG, rows), rounded up. */
+__kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void gemm_widen(
+    CVIEW(uchar, w), VIEW(float, out), const ulong row_bytes, const int rows,
+    const int cols)
 {
     CUSE(uchar, w);
     USE(float, out);
@@ -26,9 +27,10 @@ __kernel void gemm_widen(CVIEW(uchar, w), VIEW(float, out),
     vstore16(hi, 1, p);
 }
 
-/* y[t, row] += bias[row]. Global size (rows, n_tok), rounded up. */
-__kernel void gemm_bias(CVIEW(float, bias), VIEW(float, y), const int rows,
-                        const int n_tok, const int y_stride)
+/* y[t, row] += bias[row]. Grid (rows / WG, n_tok), rounded up. */
+__kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void gemm_bias(
+    CVIEW(float, bias), VIEW(float, y), const int rows, const int n_tok,
+    const int y_stride)
 {
     CUSE(float, bias);
     USE(float, y);

@@ -140,8 +140,9 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void linear_wg(
 {
     LINEAR_USE;
     __local float part[NB][WG];
-    const int id = (int)get_local_id(0), lane = id % LANES;
-    const int row = (int)get_group_id(0) * (WG / LANES) + id / LANES;
+    const uint id = (uint)get_local_id(0);
+    const int lane = (int)(id % LANES);
+    const int row = (int)get_group_id(0) * (WG / LANES) + (int)(id / LANES);
     const int tok = (int)get_group_id(1) * NB;
     __global const uchar *wr = w + (ulong)min(row, rows - 1) * row_bytes;
     __global const float *xt[NB];
@@ -203,13 +204,34 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void linear_wg(
 #define PITCH_M (BM + 1)
 #define PITCH_N (BN + 1)
 
+/* Sixteen values of one row of weights, one per line of the local tile. */
+void store_column(__local float *p, float16 v)
+{
+    p[0 * PITCH_M] = v.s0;
+    p[1 * PITCH_M] = v.s1;
+    p[2 * PITCH_M] = v.s2;
+    p[3 * PITCH_M] = v.s3;
+    p[4 * PITCH_M] = v.s4;
+    p[5 * PITCH_M] = v.s5;
+    p[6 * PITCH_M] = v.s6;
+    p[7 * PITCH_M] = v.s7;
+    p[8 * PITCH_M] = v.s8;
+    p[9 * PITCH_M] = v.s9;
+    p[10 * PITCH_M] = v.sa;
+    p[11 * PITCH_M] = v.sb;
+    p[12 * PITCH_M] = v.sc;
+    p[13 * PITCH_M] = v.sd;
+    p[14 * PITCH_M] = v.se;
+    p[15 * PITCH_M] = v.sf;
+}
+
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void linear_tile(
     LINEAR_ARGS)
 {
     LINEAR_USE;
     __local float tw[32 * PITCH_M], tx[32 * PITCH_N];
-    const int id = (int)get_local_id(0);
-    const int m = id % ITEMS_M, n = id / ITEMS_M;
+    const uint id = (uint)get_local_id(0);
+    const int m = (int)(id % ITEMS_M), n = (int)(id / ITEMS_M);
     const int row = (int)get_group_id(0) * BM;
     const int tok = (int)get_group_id(1) * BN;
     float acc[RM][RN];
@@ -221,41 +243,31 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void linear_tile(
 
     for (int col = 0; col < cols; col += 32) {
         const int n_col = min(cols - col, 32);
-        for (int i = id; i < BM; i += WG) {
-            __global const uchar *wr =
-                w + (ulong)min(row + i, rows - 1) * row_bytes;
 #ifdef QUANT_PLAIN
-            for (int k = 0; k < 32; k++)
-                tw[k * PITCH_M + i] =
-                    k < n_col ? quant_value(wr, (ulong)(col + k)) : 0.0f;
-#else
-            float16 v[2];
-            quant32(wr, (ulong)(col / 32), &v[0], &v[1]);
-            for (int h = 0; h < 2; h++) {
-                __local float *p = tw + 16 * h * PITCH_M + i;
-                p[0 * PITCH_M] = v[h].s0;
-                p[1 * PITCH_M] = v[h].s1;
-                p[2 * PITCH_M] = v[h].s2;
-                p[3 * PITCH_M] = v[h].s3;
-                p[4 * PITCH_M] = v[h].s4;
-                p[5 * PITCH_M] = v[h].s5;
-                p[6 * PITCH_M] = v[h].s6;
-                p[7 * PITCH_M] = v[h].s7;
-                p[8 * PITCH_M] = v[h].s8;
-                p[9 * PITCH_M] = v[h].s9;
-                p[10 * PITCH_M] = v[h].sa;
-                p[11 * PITCH_M] = v[h].sb;
-                p[12 * PITCH_M] = v[h].sc;
-                p[13 * PITCH_M] = v[h].sd;
-                p[14 * PITCH_M] = v[h].se;
-                p[15 * PITCH_M] = v[h].sf;
-            }
-#endif
+        for (uint i = id; i < 32 * BM; i += WG) {
+            const int k = (int)(i % 32), r = (int)(i / 32);
+            const ulong at = (ulong)min(row + r, rows - 1) * row_bytes;
+            float v = 0.0f;
+            if (k < n_col)
+                v = quant_value(w + at, (ulong)(col + k));
+            tw[k * PITCH_M + r] = v;
         }
-        for (int i = id; i < 32 * BN; i += WG) {
-            const int k = i % 32, t = i / 32;
+#else
+        for (uint i = id; i < BM; i += WG) {
+            const ulong at = (ulong)min(row + (int)i, rows - 1) * row_bytes;
+            float16 lo, hi;
+            quant32(w + at, (ulong)(col / 32), &lo, &hi);
+            store_column(tw + i, lo);
+            store_column(tw + 16 * PITCH_M + i, hi);
+        }
+#endif
+        for (uint i = id; i < 32 * BN; i += WG) {
+            const int k = (int)(i % 32), t = (int)(i / 32);
             const ulong at = (ulong)min(tok + t, n_tok - 1) * (ulong)x_stride;
-            tx[k * PITCH_N + t] = k < n_col ? x[at + (ulong)(col + k)] : 0.0f;
+            float v = 0.0f;
+            if (k < n_col)
+                v = x[at + (ulong)(col + k)];
+            tx[k * PITCH_N + t] = v;
         }
         barrier(CLK_LOCAL_MEM_FENCE);
         for (int k = 0; k < 32; k++) {

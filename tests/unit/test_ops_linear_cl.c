@@ -4,7 +4,7 @@
  * the checks' (tests/check). */
 #include "unit/linear_case.h"
 
-#include <stdlib.h>
+#include "ops/choose.h"
 
 #define FACTOR 8.0
 
@@ -148,5 +148,46 @@ Test(ops_linear_cl, tile_shapes)
     check_shapes("linear_tile", FOLIO_TYPE_Q4_1, false);
     linear_case c = case_of(FOLIO_TYPE_F32, 70, 77, 70, 7);
     check_variant("linear_tile", c, NULL);
+    close_device();
+}
+
+/* CLBlast compiles for a quarter of a minute on PoCL, so this runs only where
+ * FOLIO_TEST_CLBLAST asks for it. */
+Test(ops_linear_cl, clblast)
+{
+    if (!getenv("FOLIO_TEST_CLBLAST"))
+        cr_skip_test("FOLIO_TEST_CLBLAST is not set");
+    if (!open_device())
+        return;
+    static const folio_type types[] = {FOLIO_TYPE_F32, FOLIO_TYPE_Q4_1,
+                                       FOLIO_TYPE_F16};
+    size_t n;
+    const folio_variant *rows = folio_variants(&n), *var = NULL;
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(rows[i].name, "linear_clblast") == 0)
+            var = &rows[i];
+    cr_assert_not_null(var);
+    for (size_t i = 0; i < FOLIO_COUNT(types); i++) {
+        /* Its row wants a GPU, so it is opened past the choice. */
+        linear_case c = case_of(types[i], 70, 96, 65, 3 + (uint32_t)i);
+        linear_setup s;
+        folio_op_params prm = {0};
+        folio_op *op = NULL;
+        linear_case_make(&c);
+        linear_setup_open(&s, dev, q, &c);
+        cr_assert(folio_variant_open(dev, var, &prm, &s.args, &op) == FOLIO_OK);
+        if (folio_op_scratch_bytes(op) > 0) {
+            cr_assert(folio_buf_open(dev, folio_op_scratch_bytes(op),
+                                     &s.scratch) == FOLIO_OK);
+            s.args.scratch = (folio_view){s.scratch, 0};
+        }
+        cr_assert(folio_op_run(op, q, &s.args) == FOLIO_OK);
+        float *y = linear_setup_read(&s, &c);
+        linear_case_judge(&c, y, "linear_clblast", FACTOR);
+        free(y);
+        folio_op_close(&op);
+        linear_setup_close(&s);
+        linear_case_free(&c);
+    }
     close_device();
 }
