@@ -626,7 +626,14 @@ static uint64_t probe_all(folio_probe *p)
          (ptx & FOLIO_CAP_PTX)) &&
         probe_half_arith(p))
         caps |= FOLIO_CAP_HALF_ARITH;
-    if (folio_device_has_extension(id, "cl_khr_subgroups") &&
+    /* Part of the language since 2.1, then without the extension's name. */
+    cl_uint sub_groups = 0;
+    if (p->found->cl_version >= 210 &&
+        clGetDeviceInfo(id, CL_DEVICE_MAX_NUM_SUB_GROUPS, sizeof sub_groups,
+                        &sub_groups, NULL) != CL_SUCCESS)
+        sub_groups = 0;
+    if ((folio_device_has_extension(id, "cl_khr_subgroups") ||
+         sub_groups > 0) &&
         probe_subgroup_khr(p))
         caps |= FOLIO_CAP_SUBGROUP_KHR;
     if (folio_device_has_extension(id, "cl_intel_subgroups") &&
