@@ -708,6 +708,9 @@ folio_status folio_caps_find(folio_device *dev, const folio_found *found,
     p->dev->log = p->settings.log;
     verdict.revision = PROBES_REVISION;
     verdict.caps = probe_all(p);
+    /* The same folder: one warning is enough. */
+    if (p->dev && atomic_load(&p->dev->cache.warned))
+        atomic_store(&dev->cache.warned, true);
     folio_device_cache_put(dev, "caps", &verdict, sizeof verdict);
 known:
     verdict.caps |= kind;
