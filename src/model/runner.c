@@ -308,12 +308,6 @@ static folio_status list_choices(folio_runner *r)
             if (j < r->n_choices)
                 continue;
             const char *why = folio_op_reason(n->op[g]);
-            bool heavy = n->id == FOLIO_OP_LINEAR || n->id == FOLIO_OP_ATTN;
-            if (heavy && (n->op[g]->var->flags & FOLIO_VAR_FLOOR) &&
-                (folio_device_caps(r->dev) & FOLIO_CAP_GPU))
-                folio_logf(&r->model->log, FOLIO_LOG_WARN,
-                           "%s (%s) runs as %s, the slowest form: %s", c.op,
-                           c.what, c.variant, why);
             size_t len = FOLIO_MIN(strlen(why), sizeof c.reason - 1);
             memcpy(c.reason, why, len);
             r->choices[r->n_choices++] = c;
