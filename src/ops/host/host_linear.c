@@ -5,6 +5,7 @@
 #include "ops/variants.h"
 
 #if defined(FOLIO_HAVE_AVX2) || defined(FOLIO_HAVE_AVX512)
+#ifdef FOLIO_HAVE_AVX2
 /* F16C came before AVX2 and FMA in every processor that has them; not all
  * compilers know its name. */
 static bool cpu_has_avx2(void)
@@ -16,7 +17,7 @@ static bool cpu_has_avx2(void)
 #ifdef FOLIO_HAVE_AVX512
 static bool cpu_has_avx512(void)
 {
-    return cpu_has_avx2() && __builtin_cpu_supports("avx512f") &&
+    return __builtin_cpu_supports("fma") && __builtin_cpu_supports("avx512f") &&
            __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vl") &&
            __builtin_cpu_supports("avx512dq");
