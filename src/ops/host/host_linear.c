@@ -4,7 +4,6 @@
 
 #include "ops/variants.h"
 
-#if defined(FOLIO_HAVE_AVX2) || defined(FOLIO_HAVE_AVX512)
 #ifdef FOLIO_HAVE_AVX2
 /* F16C came before AVX2 and FMA in every processor that has them; not all
  * compilers know its name. */
