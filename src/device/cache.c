@@ -278,11 +278,17 @@ folio_status folio_device_cache_get(folio_device *dev, const char *name,
 {
     void *found = NULL;
     size_t found_bytes = 0;
-    FOLIO_RETURN_IF(folio_cache_read(dev, blob_key(dev, name), "blob", &found,
-                                     &found_bytes));
+    folio_hash128 key = blob_key(dev, name);
+    if (folio_memo_get(dev, key, data, bytes))
+        return FOLIO_OK;
+    if (dev->host) /* C code has no text to key a file by */
+        return FOLIO_E_NOT_FOUND;
+    FOLIO_RETURN_IF(folio_cache_read(dev, key, "blob", &found, &found_bytes));
     bool fits = found_bytes == bytes;
-    if (fits)
+    if (fits) {
         memcpy(data, found, bytes);
+        folio_memo_put(dev, key, data, bytes);
+    }
     free(found);
     return fits ? FOLIO_OK : FOLIO_E_NOT_FOUND;
 }
@@ -290,7 +296,10 @@ folio_status folio_device_cache_get(folio_device *dev, const char *name,
 void folio_device_cache_put(folio_device *dev, const char *name,
                             const void *data, size_t bytes)
 {
-    folio_cache_write(dev, blob_key(dev, name), "blob", data, bytes);
+    folio_hash128 key = blob_key(dev, name);
+    folio_memo_put(dev, key, data, bytes);
+    if (!dev->host)
+        folio_cache_write(dev, key, "blob", data, bytes);
 }
 
 /* ---- builds in progress

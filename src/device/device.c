@@ -150,6 +150,7 @@ static void free_device(folio_device *dev)
         clReleaseDevice(dev->id);
     folio_thread_pool_close(&dev->pool);
     folio_cache_fini(&dev->cache);
+    folio_memo_fini(dev);
     pthread_mutex_destroy(&dev->lock);
     free(dev);
 }

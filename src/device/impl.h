@@ -65,6 +65,9 @@ typedef struct folio_cache {
     atomic_uint puts;   /* entries written */
 } folio_cache;
 
+/* Blobs remembered in memory; src/device/memo.c. */
+typedef struct folio_memo folio_memo;
+
 struct folio_device {
     atomic_int refs;
     bool host;
@@ -88,6 +91,7 @@ struct folio_device {
     folio_program *programs;
     folio_queue *aux; /* fills new buffers; holds no reference */
     folio_cache cache;
+    folio_memo *memo;
     atomic_uint builds; /* from source, for tests */
 
     atomic_uint_least64_t next_buf_id;
@@ -223,6 +227,12 @@ folio_status folio_kernel_open_at(folio_device *dev,
 void folio_cache_init(folio_device *dev, const folio_found *found,
                       const char *dir);
 void folio_cache_fini(folio_cache *c);
+/* False when nothing of that key and size is remembered. */
+bool folio_memo_get(folio_device *dev, folio_hash128 key, void *data,
+                    size_t bytes);
+void folio_memo_put(folio_device *dev, folio_hash128 key, const void *data,
+                    size_t bytes);
+void folio_memo_fini(folio_device *dev);
 /* A whole entry of kind `ext`; caller frees *data. NOT_FOUND otherwise. */
 folio_status folio_cache_read(folio_device *dev, folio_hash128 key,
                               const char *ext, void **data,

@@ -263,13 +263,11 @@ typedef struct self_verdict {
 } self_verdict;
 
 /* Everything the numbers depend on besides the device, which the cache adds:
- * the kernels' text, the options, the case. False where nothing can be kept: C
- * code has no text to know it by. */
+ * the kernels' text, the options, the case. The host device keeps verdicts in
+ * memory only, so that C code needs no text to be known by. */
 static bool verdict_name(const folio_variant *var, const folio_op_params *prm,
                          const folio_self_case *c, char name[48])
 {
-    if (var->where == FOLIO_ON_HOST)
-        return false;
     char *text = folio_kernel_source(var->fragments);
     if (!text)
         return false;
