@@ -19,22 +19,19 @@ static inline float act_of(float x)
 }
 #endif
 
-/* Group g: elements WG (g % chunks) .. + WG - 1 of row g / chunks. */
+/* Group (row, c): elements WG c .. of the row. */
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void act_mul_wi(
     AVIEW(const float, gate), const int gate_stride, AVIEW(const float, up),
-    const int up_stride, AVIEW(float, out), const int out_stride, const int dim,
-    const int chunks)
+    const int up_stride, AVIEW(float, out), const int out_stride, const int dim)
 {
     USE(const float, gate);
     USE(const float, up);
     USE(float, out);
-    const uint g = (uint)get_group_id(0);
-    const uint row = g / (uint)chunks;
-    const uint i = g % (uint)chunks * WG + (uint)get_local_id(0);
+    const ulong row = get_group_id(0);
+    const uint i = (uint)get_group_id(1) * WG + (uint)get_local_id(0);
     if (i < (uint)dim)
-        out[(ulong)row * out_stride + i] =
-            act_of(gate[(ulong)row * gate_stride + i]) *
-            up[(ulong)row * up_stride + i];
+        out[row * out_stride + i] =
+            act_of(gate[row * gate_stride + i]) * up[row * up_stride + i];
 }
 
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void add_wi(

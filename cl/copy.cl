@@ -9,18 +9,15 @@
 
 #define BLOCK_ELEMS ((uint)(KVH * BS * HD))
 
-/* Group g: elements WG (g % chunks) .. of plane (g / chunks) % 2 of pair g /
- * chunks / 2. Pairs are checked by whoever uploads them; one that points
- * outside copies nothing. */
+/* Group (pair, c, plane): elements WG c .. of K (0) or V (1). Pairs are checked
+ * by whoever uploads them; one that points outside copies nothing. */
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void copy_blocks_wi(
-    CVIEW(int, pairs), const int n_blocks, const int chunks, KV_PLANE(kp),
-    KV_PLANE(vp))
+    CVIEW(int, pairs), const int n_blocks, KV_PLANE(kp), KV_PLANE(vp))
 {
     CUSE(int, pairs);
-    const uint g = (uint)get_group_id(0);
-    const uint pair = g / (uint)chunks / 2;
-    const bool is_v = g / (uint)chunks % 2 != 0;
-    const uint i = g % (uint)chunks * WG + (uint)get_local_id(0);
+    const ulong pair = get_group_id(0);
+    const bool is_v = get_group_id(2) != 0;
+    const uint i = (uint)get_group_id(1) * WG + (uint)get_local_id(0);
     const int src = pairs[2 * pair], dst = pairs[2 * pair + 1];
     if (i < BLOCK_ELEMS && src >= 0 && src < n_blocks && dst >= 0 &&
         dst < n_blocks) {

@@ -16,8 +16,8 @@
 #endif
 
 /* Work-items of a token: heads * ROT / 2 turn one pair of q each, then KVH * HD
- * store one element of k and of v each. Group g serves WG of them, those of
- * token g / chunks. */
+ * store one element of k and of v each. Group (tok, c) serves WG of them. A
+ * remainder is a difference: one division each. */
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void rope_append_wi(
 #if HAS_Q
     VIEW(float, q), const int q_stride, const int heads,
@@ -27,14 +27,13 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void rope_append_wi(
 #if ROT > 0
     CVIEW(int, pos), CVIEW(float, table), const int n_pos,
 #endif
-    const int n_slots, const int chunks, KV_PLANE(kp), KV_PLANE(vp))
+    const int n_slots, KV_PLANE(kp), KV_PLANE(vp))
 {
     CUSE(float, k);
     CUSE(float, v);
     CUSE(int, slot);
-    const uint g = (uint)get_group_id(0);
-    const uint tok = g / (uint)chunks;
-    uint i = g % (uint)chunks * WG + (uint)get_local_id(0);
+    const ulong tok = get_group_id(0);
+    uint i = (uint)get_group_id(1) * WG + (uint)get_local_id(0);
 #if ROT > 0
     CUSE(int, pos);
     CUSE(float, table);
@@ -44,10 +43,9 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void rope_append_wi(
     USE(float, q);
     const uint n_turn = (uint)heads * (ROT / 2);
     if (i < n_turn) {
-        const uint pair = i % (ROT / 2);
+        const uint head = i / (ROT / 2), pair = i - head * (ROT / 2);
         const float c = table[2 * pair], s = table[2 * pair + 1];
-        __global float *x =
-            q + (ulong)tok * q_stride + (ulong)(i / (ROT / 2)) * HD;
+        __global float *x = q + tok * q_stride + (ulong)head * HD;
         const float x0 = x[PAIR_FIRST(pair)], x1 = x[PAIR_SECOND(pair)];
         x[PAIR_FIRST(pair)] = x0 * c - x1 * s;
         x[PAIR_SECOND(pair)] = x1 * c + x0 * s;
@@ -58,9 +56,9 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void rope_append_wi(
 #endif
     const int at = slot[tok];
     if (i < KVH * HD && at >= 0 && at < n_slots) {
-        const uint head = i / HD, d = i % HD;
-        const uint blk = (uint)at / BS, t = (uint)at % BS;
-        __global const float *x = k + (ulong)tok * k_stride + (ulong)head * HD;
+        const uint head = i / HD, d = i - head * HD;
+        const uint blk = (uint)at / BS, t = (uint)at - blk * BS;
+        __global const float *x = k + tok * k_stride + (ulong)head * HD;
         float turned = x[d];
 #if ROT > 0
         if (d < ROT) {
@@ -73,6 +71,6 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void rope_append_wi(
         __global KV_ELEM *k_tile = KV_TILE(kp, blk, head);
         __global KV_ELEM *v_tile = KV_TILE(vp, blk, head);
         KV_STORE(turned, k_tile, kv_k_at(t, d));
-        KV_STORE(v[(ulong)tok * v_stride + i], v_tile, kv_v_at(t, d));
+        KV_STORE(v[tok * v_stride + i], v_tile, kv_v_at(t, d));
     }
 }

@@ -3,8 +3,8 @@
  *
  * A value and its index are one 64-bit key: larger key, better place. Upper
  * half: the value's order as an unsigned number, -0 as 0; lower half: the
- * inverted index. Key 0 is nothing: a NaN, or an empty place. Scratch holds
- * keys [rows, parts, k] and then NaN counts [rows, parts]. */
+ * inverted index. Key 0 is nothing: a NaN, or an empty place. Work (scratch)
+ * holds keys [rows, parts, k] and then NaN counts [rows, parts]. */
 
 static inline ulong key_of(float v, uint i)
 {
@@ -34,6 +34,12 @@ static inline ulong load_key(__global const uint *keys, ulong at)
     return (ulong)u.x << 32 | (ulong)u.y;
 }
 
+/* Where the counts begin: behind the keys of all rows. */
+static inline ulong nans_at(int parts)
+{
+    return get_num_groups(0) * (ulong)parts * (2 * K);
+}
+
 static inline void store_place(ulong key, __global const float *x,
                                __global int *id, __global float *value)
 {
@@ -58,17 +64,15 @@ static inline void keep(ulong *list, ulong key)
     list[j] = key;
 }
 
-/* Group g: elements PART (g % parts) .. of row g / parts. */
+/* Group (row, part): elements PART part .. of the row. */
 __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void topk_scan_part(
-    CVIEW(float, x), const int n_vocab, const int parts, VIEW(uint, keys),
-    VIEW(uint, nans))
+    CVIEW(float, x), const int n_vocab, const int parts, VIEW(uint, work))
 {
     CUSE(float, x);
-    USE(uint, keys);
-    USE(uint, nans);
-    const ulong g = get_group_id(0);
-    const ulong row = g / (uint)parts;
-    const uint begin = (uint)(g % (uint)parts) * PART;
+    USE(uint, work);
+    const ulong row = get_group_id(0), part = get_group_id(1);
+    const ulong g = row * (uint)parts + part;
+    const uint begin = (uint)part * PART;
     const uint end = min(begin + PART, (uint)n_vocab);
     ulong list[K];
     uint n_nan = 0;
@@ -81,18 +85,17 @@ __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void topk_scan_part(
         keep(list, key_of(v, i));
     }
     for (int j = 0; j < K; j++)
-        store_key(list[j], keys, g * K + j);
-    nans[g] = n_nan;
+        store_key(list[j], work, g * K + j);
+    work[nans_at(parts) + g] = n_nan;
 }
 
-/* Group g: row g. */
+/* Group (row). */
 __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void topk_scan_merge(
-    CVIEW(float, x), const int n_vocab, const int parts, CVIEW(uint, keys),
-    CVIEW(uint, nans), VIEW(int, ids), VIEW(float, values), VIEW(int, n_nan))
+    CVIEW(float, x), const int n_vocab, const int parts, CVIEW(uint, work),
+    VIEW(int, ids), VIEW(float, values), VIEW(int, n_nan))
 {
     CUSE(float, x);
-    CUSE(uint, keys);
-    CUSE(uint, nans);
+    CUSE(uint, work);
     USE(int, ids);
     USE(float, values);
     USE(int, n_nan);
@@ -102,9 +105,9 @@ __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void topk_scan_merge(
     for (int j = 0; j < K; j++)
         list[j] = 0;
     for (uint i = 0; i < (uint)parts * K; i++)
-        keep(list, load_key(keys, row * (uint)parts * K + i));
+        keep(list, load_key(work, row * (uint)parts * K + i));
     for (uint i = 0; i < (uint)parts; i++)
-        count += nans[row * (uint)parts + i];
+        count += work[nans_at(parts) + row * (uint)parts + i];
     x += row * (ulong)n_vocab;
     for (int j = 0; j < K; j++)
         store_place(list[j], x, ids + row * K + j, values + row * K + j);
@@ -115,20 +118,18 @@ __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void topk_scan_merge(
 /* ---- one work-group per part: K passes, each finds the largest key below the
  * last one found. ---- */
 
-/* Group g: elements PART (g % parts) .. of row g / parts. */
+/* Group (row, part): elements PART part .. of the row. */
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void topk_wg_part(
-    CVIEW(float, x), const int n_vocab, const int parts, VIEW(uint, keys),
-    VIEW(uint, nans))
+    CVIEW(float, x), const int n_vocab, const int parts, VIEW(uint, work))
 {
     __local ulong tmp[WG];
     __local uint tmp_nan[WG];
     CUSE(float, x);
-    USE(uint, keys);
-    USE(uint, nans);
-    const ulong g = get_group_id(0);
+    USE(uint, work);
+    const ulong row = get_group_id(0), part = get_group_id(1);
+    const ulong g = row * (uint)parts + part;
     const uint lid = (uint)get_local_id(0);
-    const ulong row = g / (uint)parts;
-    const uint begin = (uint)(g % (uint)parts) * PART;
+    const uint begin = (uint)part * PART;
     const uint end = min(begin + PART, (uint)n_vocab);
     x += row * (ulong)n_vocab;
     uint n_nan = 0;
@@ -145,22 +146,21 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void topk_wg_part(
         }
         last = wg_max_ulong(best, tmp);
         if (lid == 0)
-            store_key(last, keys, g * K + j);
+            store_key(last, work, g * K + j);
     }
     if (lid == 0)
-        nans[g] = n_nan;
+        work[nans_at(parts) + g] = n_nan;
 }
 
-/* Group g: row g. */
+/* Group (row). */
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void topk_wg_merge(
-    CVIEW(float, x), const int n_vocab, const int parts, CVIEW(uint, keys),
-    CVIEW(uint, nans), VIEW(int, ids), VIEW(float, values), VIEW(int, n_nan))
+    CVIEW(float, x), const int n_vocab, const int parts, CVIEW(uint, work),
+    VIEW(int, ids), VIEW(float, values), VIEW(int, n_nan))
 {
     __local ulong tmp[WG];
     __local uint tmp_nan[WG];
     CUSE(float, x);
-    CUSE(uint, keys);
-    CUSE(uint, nans);
+    CUSE(uint, work);
     USE(int, ids);
     USE(float, values);
     USE(int, n_nan);
@@ -168,14 +168,14 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void topk_wg_merge(
     const uint lid = (uint)get_local_id(0);
     uint count = 0;
     for (uint i = lid; i < (uint)parts; i += WG)
-        count += nans[row * (uint)parts + i];
+        count += work[nans_at(parts) + row * (uint)parts + i];
     count = wg_sum_uint(count, tmp_nan);
     x += row * (ulong)n_vocab;
     ulong last = ~(ulong)0;
     for (int j = 0; j < K; j++) {
         ulong best = 0;
         for (uint i = lid; i < (uint)parts * K; i += WG) {
-            const ulong key = load_key(keys, row * (uint)parts * K + i);
+            const ulong key = load_key(work, row * (uint)parts * K + i);
             if (key < last)
                 best = max(best, key);
         }

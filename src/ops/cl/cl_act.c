@@ -19,15 +19,14 @@ static folio_status run_act_mul(folio_op *op, folio_queue *q, const void *args)
 {
     const folio_act_mul_args *a = args;
     const int32_t wg = op->geo[GEO_WG];
-    const int32_t chunks = (int32_t)folio_div_up(a->dim, wg);
+    const size_t chunks = (size_t)folio_div_up(a->dim, wg);
     const folio_arg list[] = {
         folio_arg_view(a->gate), folio_arg_i32(a->gate_stride),
         folio_arg_view(a->up),   folio_arg_i32(a->up_stride),
         folio_arg_view(a->out),  folio_arg_i32(a->out_stride),
-        folio_arg_i32(a->dim),   folio_arg_i32(chunks),
+        folio_arg_i32(a->dim),
     };
-    const folio_grid grid =
-        folio_cl_grid((size_t)a->n_tok * (size_t)chunks, wg);
+    const folio_grid grid = folio_cl_grid((size_t)a->n_tok, chunks, wg);
     return folio_launch(q, op->kernel[0], &grid, list, FOLIO_COUNT(list));
 }
 
@@ -52,7 +51,8 @@ static folio_status run_add(folio_op *op, folio_queue *q, const void *args)
         folio_arg_view(a->y),
         folio_arg_u64((uint64_t)a->n),
     };
-    const folio_grid grid = folio_cl_grid((size_t)folio_div_up(a->n, wg), wg);
+    const folio_grid grid =
+        folio_cl_grid((size_t)folio_div_up(a->n, wg), 1, wg);
     return folio_launch(q, op->kernel[0], &grid, list, FOLIO_COUNT(list));
 }
 

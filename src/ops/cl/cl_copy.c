@@ -31,16 +31,15 @@ static folio_status run_copy(folio_op *op, folio_queue *q, const void *args)
     const int32_t wg = op->geo[GEO_WG], segs = op->geo[GEO_SEGS];
     FOLIO_RETURN_IF(folio_cl_check_segs(op, kv, segs));
     const int64_t elems = (int64_t)kv->kv_heads * kv->block_size * kv->head_dim;
-    const int32_t chunks = (int32_t)folio_div_up(elems, wg);
-    folio_arg list[3 + 2 * (FOLIO_KV_MAX_BUFS + 1)];
+    const size_t chunks = (size_t)folio_div_up(elems, wg);
+    folio_arg list[2 + 2 * (FOLIO_KV_MAX_BUFS + 1)];
     int n = 0;
     list[n++] = folio_arg_view(a->pairs);
     list[n++] = folio_arg_i32(kv->n_blocks);
-    list[n++] = folio_arg_i32(chunks);
     n = folio_cl_kv_args(list, n, &kv->k, segs);
     n = folio_cl_kv_args(list, n, &kv->v, segs);
-    const folio_grid grid =
-        folio_cl_grid(2 * (size_t)a->n_pairs * (size_t)chunks, wg);
+    folio_grid grid = folio_cl_grid((size_t)a->n_pairs, chunks, wg);
+    grid.groups[2] = 2; /* K, V */
     return folio_launch(q, op->kernel[0], &grid, list, n);
 }
 

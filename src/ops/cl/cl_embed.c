@@ -22,9 +22,8 @@ static folio_status run_embed(folio_op *op, folio_queue *q, const void *args)
     const folio_embed_args *a = args;
     const folio_weight *w = a->w;
     const int32_t wg = op->geo[GEO_WG];
-    const int32_t chunks = (int32_t)folio_div_up(folio_div_up(w->cols, 32), wg);
-    const folio_grid grid =
-        folio_cl_grid((size_t)a->n_tok * (size_t)chunks, wg);
+    const size_t chunks = (size_t)folio_div_up(folio_div_up(w->cols, 32), wg);
+    const folio_grid grid = folio_cl_grid((size_t)a->n_tok, chunks, wg);
     for (int32_t i = 0; i < w->n_views; i++) {
         const folio_weight_view *v = &w->views[i];
         const folio_arg list[] = {
@@ -37,7 +36,6 @@ static folio_status run_embed(folio_op *op, folio_queue *q, const void *args)
             folio_arg_i32((int32_t)w->rows),
             folio_arg_i32((int32_t)v->first_row),
             folio_arg_i32((int32_t)v->rows),
-            folio_arg_i32(chunks),
         };
         FOLIO_RETURN_IF(
             folio_launch(q, op->kernel[0], &grid, list, FOLIO_COUNT(list)));
@@ -61,7 +59,7 @@ static folio_status run_gather(folio_op *op, folio_queue *q, const void *args)
 {
     const folio_gather_rows_args *a = args;
     const int32_t wg = op->geo[GEO_WG];
-    const int32_t chunks = (int32_t)folio_div_up(a->dim, wg);
+    const size_t chunks = (size_t)folio_div_up(a->dim, wg);
     const size_t x_rows = (folio_buf_bytes(a->x.buf) - a->x.offset) /
                           (sizeof(float) * (size_t)a->dim);
     const folio_arg list[] = {
@@ -70,10 +68,8 @@ static folio_status run_gather(folio_op *op, folio_queue *q, const void *args)
         folio_arg_view(a->out),
         folio_arg_i32(a->dim),
         folio_arg_i32((int32_t)FOLIO_MIN(x_rows, (size_t)INT32_MAX)),
-        folio_arg_i32(chunks),
     };
-    const folio_grid grid =
-        folio_cl_grid((size_t)a->n_rows * (size_t)chunks, wg);
+    const folio_grid grid = folio_cl_grid((size_t)a->n_rows, chunks, wg);
     return folio_launch(q, op->kernel[0], &grid, list, FOLIO_COUNT(list));
 }
 

@@ -36,7 +36,8 @@ static folio_status run_rmsnorm(folio_op *op, folio_queue *q, const void *args)
         folio_arg_view(a->res.buf ? a->res : a->out),
         folio_arg_i32(a->res.buf != NULL),
     };
-    const folio_grid grid = folio_cl_grid((size_t)a->n_rows, op->geo[GEO_WG]);
+    const folio_grid grid =
+        folio_cl_grid((size_t)a->n_rows, 1, op->geo[GEO_WG]);
     return folio_launch(q, op->kernel[0], &grid, list, FOLIO_COUNT(list));
 }
 

@@ -55,13 +55,11 @@ static folio_status run_rope(folio_op *op, folio_queue *q, const void *args)
         list[n++] = folio_arg_view(a->table);
         list[n++] = folio_arg_i32(a->n_pos);
     }
-    const int32_t chunks = (int32_t)folio_div_up(items, wg);
+    const size_t chunks = (size_t)folio_div_up(items, wg);
     list[n++] = folio_arg_i32(kv->n_blocks * kv->block_size);
-    list[n++] = folio_arg_i32(chunks);
     n = folio_cl_kv_args(list, n, &kv->k, segs);
     n = folio_cl_kv_args(list, n, &kv->v, segs);
-    const folio_grid grid =
-        folio_cl_grid((size_t)a->n_tok * (size_t)chunks, wg);
+    const folio_grid grid = folio_cl_grid((size_t)a->n_tok, chunks, wg);
     return folio_launch(q, op->kernel[0], &grid, list, n);
 }
 

@@ -54,14 +54,11 @@ static folio_status run_topk(folio_op *op, folio_queue *q, const void *args)
 {
     const folio_topk_args *a = args;
     const size_t n_parts = (size_t)count_parts(op, a->n_vocab);
-    const size_t n_keys = (size_t)a->n_rows * n_parts * (size_t)a->k;
-    const folio_view nans = folio_view_at(a->scratch, 8 * n_keys);
     const folio_arg list[] = {
         folio_arg_view(a->x),
         folio_arg_i32(a->n_vocab),
         folio_arg_i32((int32_t)n_parts),
         folio_arg_view(a->scratch),
-        folio_arg_view(nans),
         folio_arg_view(a->ids),
         folio_arg_view(a->values),
         folio_arg_view(a->n_nan),
@@ -69,9 +66,9 @@ static folio_status run_topk(folio_op *op, folio_queue *q, const void *args)
     const int n_out = 3; /* the last ones are for the merge alone */
     const int n = (int)FOLIO_COUNT(list);
     const folio_grid part =
-        folio_cl_grid((size_t)a->n_rows * n_parts, op->geo[GEO_WG]);
+        folio_cl_grid((size_t)a->n_rows, n_parts, op->geo[GEO_WG]);
     const folio_grid merge =
-        folio_cl_grid((size_t)a->n_rows, op->geo[GEO_WG_MERGE]);
+        folio_cl_grid((size_t)a->n_rows, 1, op->geo[GEO_WG_MERGE]);
     FOLIO_RETURN_IF(folio_launch(q, op->kernel[0], &part, list, n - n_out));
     return folio_launch(q, op->kernel[1], &merge, list, n);
 }

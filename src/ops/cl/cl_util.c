@@ -91,9 +91,9 @@ folio_status folio_cl_kernel_open(folio_op *op, int i, const char *entry,
     }
 }
 
-folio_grid folio_cl_grid(size_t n_groups, int32_t wg)
+folio_grid folio_cl_grid(size_t rows, size_t chunks, int32_t wg)
 {
-    folio_grid g = {.groups = {n_groups, 1, 1}, .local = {(size_t)wg, 1, 1}};
+    folio_grid g = {.groups = {rows, chunks, 1}, .local = {(size_t)wg, 1, 1}};
     return g;
 }
 

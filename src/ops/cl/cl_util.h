@@ -31,8 +31,9 @@ folio_status folio_cl_kernel_open(folio_op *op, int i, const char *entry,
                                   const folio_cl_options *o,
                                   int32_t *wg) FOLIO_NODISCARD;
 
-/* A one-dimensional grid of n_groups work-groups of wg work-items. */
-folio_grid folio_cl_grid(size_t n_groups, int32_t wg);
+/* A grid of rows x chunks work-groups of wg work-items; rows, of which there
+ * may be very many, in the first dimension. */
+folio_grid folio_cl_grid(size_t rows, size_t chunks, int32_t wg);
 
 /* How many buffers per plane to compile for: 1, 2 or 4; 4, which serves all,
  * where the planes are still absent. */
