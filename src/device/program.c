@@ -145,21 +145,51 @@ static folio_status report_build(folio_device *dev, const folio_program_text *t,
                                                      : FOLIO_E_BUILD;
 }
 
+static cl_int compile_once(folio_device *dev, const folio_program_text *t,
+                           cl_program *out)
+{
+    cl_int code = CL_SUCCESS;
+    if (strstr(t->options, "FOLIO_PTX_RETARGET")) {
+        *out = folio_ptx_build(dev, t->source, t->options, &code);
+    } else {
+        *out = clCreateProgramWithSource(
+            dev->context, 1, (const char *[]){t->source}, NULL, &code);
+        if (code == CL_SUCCESS && *out)
+            code = clBuildProgram(*out, 1, &dev->id, t->options, NULL, NULL);
+    }
+    if (code == CL_SUCCESS && !*out)
+        code = CL_BUILD_PROGRAM_FAILURE;
+    return code;
+}
+
+/* A failure without an error in the text is not about the text: PoCL fails so
+ * when several processes fill its own cache at the same time. */
+static bool worth_another_try(folio_device *dev, cl_program program,
+                              cl_int code)
+{
+    if (code != CL_BUILD_PROGRAM_FAILURE || !program)
+        return false;
+    char *text = build_log(dev, program);
+    bool blamed = !text || strstr(text, "error") || strstr(text, "Error");
+    free(text);
+    return !blamed;
+}
+
 static folio_status compile(folio_device *dev, const folio_program_text *t,
                             cl_program *out)
 {
-    cl_int code = CL_SUCCESS;
     cl_program program = NULL;
     atomic_fetch_add(&dev->builds, 1);
-    if (strstr(t->options, "FOLIO_PTX_RETARGET")) {
-        program = folio_ptx_build(dev, t->source, t->options, &code);
-    } else {
-        program = clCreateProgramWithSource(
-            dev->context, 1, (const char *[]){t->source}, NULL, &code);
-        if (code == CL_SUCCESS && program)
-            code = clBuildProgram(program, 1, &dev->id, t->options, NULL, NULL);
+    cl_int code = compile_once(dev, t, &program);
+    if (worth_another_try(dev, program, code)) {
+        folio_logf(&dev->log, FOLIO_LOG_DEBUG,
+                   "the compiler refused %s without a reason: once more",
+                   t->label);
+        clReleaseProgram(program);
+        program = NULL;
+        code = compile_once(dev, t, &program);
     }
-    if (code != CL_SUCCESS || !program) {
+    if (code != CL_SUCCESS) {
         folio_status st = report_build(dev, t, program, code);
         if (program && !folio_device_is_dead(dev))
             clReleaseProgram(program);
