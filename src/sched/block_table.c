@@ -234,6 +234,32 @@ folio_status folio_block_table_undo(folio_block_table *table,
     return st;
 }
 
+void folio_block_table_own(folio_block_table *table, const int32_t *blks,
+                           int32_t n)
+{
+    folio_block_table *t = table;
+    assert(t->n_blks == 0 && !t->borrowed && n <= t->cap_blks);
+    for (int32_t i = 0; i < n; i++) {
+        assert(!has(t, blks[i]));
+        add_mark(t, blks[i]);
+        t->blks[i] = blks[i];
+    }
+    t->n_blks = n;
+    t->n_tok = (int64_t)n * t->bs;
+}
+
+folio_status folio_block_table_replace(folio_block_table *table, int32_t i,
+                                       int32_t blk)
+{
+    folio_block_table *t = table;
+    assert(i >= 0 && i < t->n_blks && !t->borrowed && !has(t, blk));
+    const int32_t old = t->blks[i];
+    drop_mark(t, old);
+    add_mark(t, blk);
+    t->blks[i] = blk;
+    return folio_block_pool_give(t->pool, old);
+}
+
 /* ---- grow, shrink, free -------------------------------------------------- */
 
 folio_status folio_block_table_append(folio_block_table *table, int64_t n_tok,

@@ -26,6 +26,16 @@ folio_status folio_block_table_settle(
 folio_status folio_block_table_undo(
     folio_block_table *table, const folio_block_growth *growth) FOLIO_NODISCARD;
 
+/* Puts n held blocks, full of tokens, into an empty table, which owns them from
+ * now on: one holder of each is the table's. The reverse of detach. */
+void folio_block_table_own(folio_block_table *table, const int32_t *blks,
+                           int32_t n);
+
+/* Puts the held block `blk`, with one holder of it, in the place of the i-th
+ * one of an owning table and gives that one back. */
+folio_status folio_block_table_replace(folio_block_table *table, int32_t i,
+                                       int32_t blk) FOLIO_NODISCARD;
+
 folio_block_pool *folio_block_table_pool(const folio_block_table *table);
 
 /* The most tokens the table can ever hold. */
