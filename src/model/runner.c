@@ -165,7 +165,14 @@ static folio_status open_logits(folio_runner *r)
                           "one row of logits needs %zu bytes, the device "
                           "allows %zu per buffer",
                           row, limit);
-    size_t per = FOLIO_MIN(limit / row, (size_t)r->prm.max_rows);
+    /* The lists of a row's best ids are larger than a row of few logits. */
+    size_t most = FOLIO_MAX(row, FOLIO_TOP_ROW_INTS * sizeof(int32_t));
+    size_t per = FOLIO_MIN(limit / most, (size_t)r->prm.max_rows);
+    if (per == 0)
+        return folio_fail(&r->model->log, FOLIO_E_TOO_LARGE,
+                          "the best ids of one row need %zu bytes, the device "
+                          "allows %zu per buffer",
+                          most, limit);
     r->rows_per_buf = (int32_t)per;
     int32_t n = (int32_t)folio_div_up(r->prm.max_rows, (int64_t)per);
     r->logits = folio_calloc((size_t)n, sizeof *r->logits);
@@ -268,7 +275,7 @@ static folio_status open_top(folio_runner *r)
     }
     if (scratch)
         FOLIO_RETURN_IF(folio_buf_open(r->dev, scratch, &r->top_scratch));
-    size_t n = per * (2 * FOLIO_TOP_LARGE + 1);
+    size_t n = per * FOLIO_TOP_ROW_INTS;
     r->top_host = folio_calloc(n, sizeof *r->top_host);
     if (!r->top_host)
         return FOLIO_E_NOMEM;

@@ -13,6 +13,8 @@
 
 #define FOLIO_TOP_SMALL 1
 #define FOLIO_TOP_LARGE 64
+/* Ids, values and the count of NaNs. */
+#define FOLIO_TOP_ROW_INTS (2 * (size_t)FOLIO_TOP_LARGE + 1)
 
 struct folio_runner {
     folio_model *model;
