@@ -129,7 +129,10 @@ typedef struct folio_rope_append_args {
     folio_kv_ref kv;
 } folio_rope_append_args;
 
-/* The step's attention work on the device, made by attn_plan.h: i32 arrays. */
+/* The step's attention work on the device, made by attn_plan.h: i32 arrays. At
+ * open the counts are bounds: n_seq the most sequences, n_partials the partial
+ * slots that scratch shall hold (0: the variant's choice), max_kv the longest
+ * sequence (0: N * BS). */
 typedef struct folio_attn_work {
     folio_view q_start;     /* [S + 1] first token of each sequence */
     folio_view kv_len;      /* [S] keys of each sequence, this step included */
@@ -140,6 +143,7 @@ typedef struct folio_attn_work {
     folio_view tiles;       /* [n_tiles, 4] */
     int32_t n_seq, n_entries, n_merges, n_tiles;
     int32_t n_partials; /* partial slots used, <= plan bound */
+    int32_t max_kv;     /* open only */
 } folio_attn_work;
 
 /* Query t of sequence s has position p = kv_len[s] - (q_start[s+1] - t) and
@@ -271,7 +275,7 @@ struct folio_op {
     folio_op_params prm;
     int64_t max_count; /* n_tok, n_rows, n_pairs or n at open */
     folio_kernel *kernel[FOLIO_OP_MAX_KERNELS];
-    int32_t geo[12];      /* the variant's own geometry */
+    int32_t geo[16];      /* the variant's own geometry */
     size_t scratch_bytes; /* what args->scratch must hold */
     char reason[160];     /* why the rows above were not taken */
 };

@@ -171,6 +171,88 @@ float *attn_case_out(const attn_case *c)
         sizeof(float));
 }
 
+/* ---- golden vectors ---------------------------------------------------------
+ */
+
+/* The input stream of the golden vectors. */
+static float stream(uint32_t *s)
+{
+    *s = 1664525u * *s + 1013904223u;
+    return (float)(*s >> 8) / 8388608.0f - 1.0f;
+}
+
+/* Pools [12 slots, 2, 4] at BS = 1, in the plain order of rows. */
+static void golden_case(attn_case *c, uint32_t seed, int32_t n_seq,
+                        const int32_t *q_len, const int32_t *kv_len,
+                        const int32_t *slots, float scale)
+{
+    attn_shape sh = {.heads = 4,
+                     .kv_heads = 2,
+                     .head_dim = 4,
+                     .block_size = 1,
+                     .type = FOLIO_KV_F32,
+                     .layout = {4, 1, 4, 1},
+                     .scale = scale,
+                     .n_seq = n_seq,
+                     .n_spare = 100};
+    memcpy(sh.q_len, q_len, (size_t)n_seq * sizeof *q_len);
+    memcpy(sh.kv_len, kv_len, (size_t)n_seq * sizeof *kv_len);
+    attn_case_init(c, &sh, 1);
+    for (int32_t s = 0, at = 0; s < n_seq; s++)
+        for (int32_t i = 0; i < kv_len[s]; i++)
+            c->tables[c->table_start[s] + i] = slots[at++];
+    /* q is given as [seq][head][query][dim]. */
+    for (int32_t s = 0; s < n_seq; s++)
+        for (int32_t h = 0; h < 4; h++)
+            for (int32_t i = 0; i < q_len[s]; i++)
+                for (int32_t d = 0; d < 4; d++)
+                    c->q[((c->q_start[s] + i) * 4 + h) * 4 + d] = stream(&seed);
+    float *k = (float *)(void *)c->k_pool, *v = (float *)(void *)c->v_pool;
+    for (int i = 0; i < 96; i++)
+        k[i] = stream(&seed);
+    for (int i = 0; i < 96; i++)
+        v[i] = stream(&seed);
+}
+
+static const float golden_a1[4][2][4] = {
+    {{-0.1344994f, -0.169561f, 0.02052601f, 0.06269448f},
+     {-0.3534025f, -0.261622f, 0.03323966f, 0.08204018f}},
+    {{-0.2171554f, -0.1480685f, 0.07586738f, -0.01514223f},
+     {-0.3183461f, -0.3783485f, -0.09577284f, 0.2637185f}},
+    {{-0.1808393f, 0.1061202f, 0.05129575f, -0.4812615f},
+     {-0.07150643f, 0.07035796f, 0.1138225f, -0.3294549f}},
+    {{-0.206396f, 0.1281788f, 0.02399324f, -0.5086248f},
+     {-0.009363839f, 0.04543293f, 0.17332f, -0.2406995f}}};
+
+static const float golden_a2[3][4][4] = {
+    {{0.4236247f, -0.01579057f, -0.1969858f, -0.09292177f},
+     {0.4161839f, -0.08431035f, -0.2583734f, -0.04689298f},
+     {-0.03213457f, -0.2826284f, -0.03333387f, -0.1095998f},
+     {-0.03483697f, -0.2746088f, 0.0453508f, -0.06265602f}},
+    {{-0.4764161f, -0.006957293f, -0.01216817f, 0.2753985f},
+     {-0.4764161f, -0.006957293f, -0.01216817f, 0.2753985f},
+     {0.3460374f, 0.418702f, 0.5354284f, 0.5027578f},
+     {0.3460374f, 0.418702f, 0.5354284f, 0.5027578f}},
+    {{-0.09843776f, -0.378872f, 0.2311892f, 0.2382362f},
+     {-0.1631638f, -0.4546292f, 0.2642129f, 0.2404592f},
+     {0.1727256f, -0.1396536f, 0.09541783f, -0.2488525f},
+     {0.2209621f, -0.0006543845f, 0.07441542f, -0.165312f}}};
+
+void attn_case_golden(attn_case *c, int number, float *want)
+{
+    if (number == 1) {
+        golden_case(c, 7, 1, (int32_t[]){2}, (int32_t[]){5},
+                    (int32_t[]){4, 5, 9, 2, 11}, 0);
+        for (int h = 0; h < 4; h++)
+            for (int t = 0; t < 2; t++)
+                memcpy(want + (t * 4 + h) * 4, golden_a1[h][t], 16);
+    } else {
+        golden_case(c, 11, 3, (int32_t[]){1, 1, 1}, (int32_t[]){5, 1, 3},
+                    (int32_t[]){4, 5, 9, 2, 11, 0, 8, 1, 6}, 0.3f);
+        memcpy(want, golden_a2, sizeof golden_a2);
+    }
+}
+
 /* ---- running ---------------------------------------------------------------
  */
 
@@ -297,6 +379,7 @@ void attn_case_run(const attn_case *c, const attn_run *r, float *out)
     folio_op_params prm = {.deterministic = r->deterministic};
     folio_op *op = NULL;
     a.work.n_seq = sh->n_seq;
+    a.work.n_partials = r->n_partials;
     MUST(folio_op_open_variant(r->dev, r->variant, &prm, &a, &op));
     plan(c, r, op, &b, &a.work);
     upload_batch(c, &b, &a.work);

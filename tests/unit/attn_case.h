@@ -46,7 +46,8 @@ typedef struct attn_run {
     folio_device *dev;
     const char *variant;
     bool deterministic;
-    int32_t chunk; /* > 0: forced; must not need more partials than planned */
+    int32_t chunk;      /* > 0: forced */
+    int32_t n_partials; /* room for so many; 0: the variant's choice */
 } attn_run;
 
 /* out [T, H, HD]. The buffer holds NaN before; NaNs behind it must survive.
@@ -60,6 +61,8 @@ void attn_case_host(const attn_case *c, folio_device *dev,
 /* Fails the test where |a - b| > abs + rel * |b|. */
 void attn_case_compare(const attn_case *c, const char *what, const float *got,
                        const float *want, double abs_tol, double rel_tol);
+/* The golden vectors: number 1 or 2, and what comes out, [T, H, HD]. */
+void attn_case_golden(attn_case *c, int number, float *want);
 float *attn_case_out(const attn_case *c);
 
 #endif
