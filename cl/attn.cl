@@ -1,8 +1,9 @@
 /* attn.cl: paged attention. attn_item is the floor; attn_split and attn_merge
  * work from the host's lists (attn_plan.h). Layout of the pool in kv.clh. */
 
-/* One work-item per (token, head): no local memory, no barrier, one walk over
- * the visible keys with a running maximum. */
+/* One work-item per (token, head), group (tokens, KV head, head of its group):
+ * no local memory, no barrier, one walk over the visible keys with a running
+ * maximum. */
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void attn_item(
     CVIEW(float, q), const int q_stride, VIEW(float, out), const int out_stride,
     CVIEW(int, q_start), CVIEW(int, kv_len), CVIEW(int, table_start),
@@ -15,11 +16,10 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void attn_item(
     CUSE(int, kv_len);
     CUSE(int, table_start);
     CUSE(int, tables);
-    const uint i = (uint)get_global_id(0);
-    const int tok = (int)(i / H_TOTAL);
+    const int tok = (int)get_global_id(0);
+    const uint kvh = (uint)get_group_id(1), head = kvh * G + get_group_id(2);
     if (tok >= n_tok || tok >= q_start[n_seq])
         return;
-    const uint head = i % H_TOTAL, kvh = head / G;
     const int seq = sequence_of(q_start, n_seq, tok);
     const int pos = kv_len[seq] - (q_start[seq + 1] - tok);
     __global const int *table = tables + table_start[seq];
@@ -31,7 +31,8 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void attn_item(
     }
     float top = NO_MAX, sum = 0;
     for (int key = first_visible(pos, window); key <= pos; key++) {
-        const uint blk = (uint)table[key / BS], t = (uint)key % BS;
+        const uint at = (uint)key / BS, t = token_in((uint)key, at);
+        const uint blk = (uint)table[at];
         __global const KV_ELEM *k = KV_CTILE(kp, blk, kvh);
         __global const KV_ELEM *v = KV_CTILE(vp, blk, kvh);
         float s = 0;

@@ -1,7 +1,7 @@
 /* attn_cpu.cl: attention for processors that run a work-item as a thread:
- * work-groups of one, vectors written out, no local memory. A work-group has
- * some tokens and one KV head, and walks tiles of KEYS keys, counted from key
- * 0, that are turned into floats once for all its rows, a row being a (token,
+ * work-groups of one, vectors written out, no local memory. Group (step, KV
+ * head) has tok_step tokens and walks tiles of KEYS keys, counted from key 0,
+ * that are turned into floats once for all its rows, a row being a (token,
  * query head). A row looks at nothing but its own keys, in the same order
  * whoever is beside it: its bits do not depend on the batch. After attn.clh. */
 
@@ -177,8 +177,8 @@ __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void attn_cpu(
     float qs[ROWS * HD], o[ROWS * HDP], s[ROWS * KEYS], sum[ROWS * KEYS];
     float top[ROWS];
     int row_first[ROWS], row_end[ROWS];
-    const uint kvh = (uint)get_group_id(0) % KVH;
-    const int step = (int)((uint)get_group_id(0) / KVH);
+    const int step = (int)get_group_id(0);
+    const uint kvh = (uint)get_group_id(1);
     const int tok_end = min(n_tok, (step + 1) * tok_step);
     const float by = q_scale(scale);
     /* Lanes without a key and pad columns are computed and thrown away. */
@@ -200,29 +200,34 @@ __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void attn_cpu(
         __global const int *table = tables + table_start[seq];
         int first = INT_MAX, end = 0;
         for (int r = 0; r < ROWS; r++) {
-            const int pos = past + tok + r / heads;
-            const bool used = r < n;
-            row_first[r] = used ? first_visible(pos, window) : 0;
-            row_end[r] = used ? pos + 1 : 0;
-            if (used) {
-                first = min(first, row_first[r]);
-                end = max(end, row_end[r]);
-            }
+            row_first[r] = 0;
+            row_end[r] = 0;
             top[r] = NO_MAX;
             vstore16((float16)(0), r, sum);
-            for (uint d = 0; d < HDP; d++)
-                o[r * HDP + d] = 0;
-            for (uint d = 0; d < HD; d++)
-                qs[r * HD + d] = used ? q[(ulong)(tok + r / heads) * q_stride +
-                                          (kvh * G + h0 + r % heads) * HD + d] *
-                                            by
-                                      : 0.0f;
+        }
+        for (uint i = 0; i < ROWS * HDP; i++)
+            o[i] = 0;
+        for (uint i = 0; i < ROWS * HD; i++)
+            qs[i] = 0;
+        for (int t = tok, r = 0; t < stop; t++) {
+            __global const float *row =
+                q + (ulong)t * q_stride + (kvh * G + h0) * HD;
+            const int from = first_visible(past + t, window);
+            first = min(first, from);
+            end = max(end, past + t + 1);
+            for (int h = 0; h < heads; h++, r++) {
+                row_first[r] = from;
+                row_end[r] = past + t + 1;
+                for (uint d = 0; d < HD; d++)
+                    qs[r * HD + d] = row[h * HD + d] * by;
+            }
         }
         for (int base = first / KEYS * KEYS; base < end; base += KEYS) {
             int key = max(base, first);
             const int key_end = min(base + KEYS, end);
             while (key < key_end) {
-                const uint blk = (uint)table[key / BS], t = (uint)key % BS;
+                const uint at = (uint)key / BS, t = token_in((uint)key, at);
+                const uint blk = (uint)table[at];
                 const uint m = min((uint)BS - t, (uint)(key_end - key));
                 load_keys(KV_CTILE(kp, blk, kvh), t, m, keys + (key - base));
                 load_values(KV_CTILE(vp, blk, kvh), t, m,
@@ -256,15 +261,18 @@ __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void attn_cpu(
                          e[i]);
             }
         }
-        for (int r = 0; r < n; r++) {
-            float total = 0;
-            for (uint j = 0; j < KEYS; j++)
-                total += sum[r * KEYS + j];
-            __global float *to = out + (ulong)(tok + r / heads) * out_stride +
-                                 (kvh * G + h0 + r % heads) * HD;
-            for (uint d = 0; d < HD; d++)
-                to[d] =
-                    row_end[r] > row_first[r] ? o[r * HDP + d] / total : 0.0f;
+        for (int t = tok, r = 0; t < stop; t++) {
+            __global float *row =
+                out + (ulong)t * out_stride + (kvh * G + h0) * HD;
+            for (int h = 0; h < heads; h++, r++) {
+                float total = 0;
+                for (uint j = 0; j < KEYS; j++)
+                    total += sum[r * KEYS + j];
+                for (uint d = 0; d < HD; d++)
+                    row[h * HD + d] = row_end[r] > row_first[r]
+                                          ? o[r * HDP + d] / total
+                                          : 0.0f;
+            }
         }
         /* With more heads than rows, tok_step is 1. */
         h0 += heads;

@@ -1,10 +1,10 @@
-/* attn_prefill.cl: attention of many new tokens of a sequence at once. A
- * work-group has BM rows, a row being a (token, query head) of one KV head, and
- * walks tiles of BN keys that lie in local memory, with an online softmax per
- * tile. Work-items stand LX wide and WG / LX high; each has 4 rows, BN / LX
- * keys of the logits and every LX-th group of 4 dims of the result. Besides
- * KV's, G and SOFTCAP, the host passes WG (LX to 128), BN (16 or 32) and HT,
- * the heads that share a work-group. HD is a multiple of 4. */
+/* attn_prefill.cl: attention of many new tokens of a sequence at once. Group
+ * (tile, KV head, heads HT at a time) has BM rows, a row being a (token, query
+ * head), and walks tiles of BN keys that lie in local memory, with an online
+ * softmax per tile. Work-items stand LX wide and WG / LX high; each has 4 rows,
+ * BN / LX keys of the logits and every LX-th group of 4 dims of the result.
+ * Besides KV's, G and SOFTCAP, the host passes WG (LX to 128), BN (16 or 32)
+ * and HT, the heads that share a work-group. HD is a multiple of 4. */
 
 #ifdef BN
 
@@ -56,19 +56,17 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void attn_tile(
     __local float ps[BN * BM]; /* weights [key][row] */
     __local float edge[BM * LX];
     const uint lid = (uint)get_local_id(0);
-    const uint x = lid % LX, row0 = lid / LX * 4;
-    const uint part = (uint)get_group_id(0) % (KVH * TILE_GROUPS);
-    const uint kvh = part / TILE_GROUPS, g0 = part % TILE_GROUPS * HT;
-    __global const int *tile =
-        tiles + (ulong)(get_group_id(0) / (KVH * TILE_GROUPS)) * 4;
+    const uint row0 = lid / LX * 4, x = lid - lid / LX * LX;
+    const uint kvh = (uint)get_group_id(1), g0 = (uint)get_group_id(2) * HT;
+    __global const int *tile = tiles + (ulong)get_group_id(0) * 4;
     const int seq = tile[0], tok0 = tile[1], n_tok = tile[2];
     const int past = kv_len[seq] - q_start[seq + 1]; /* pos = past + tok */
     __global const int *table = tables + table_start[seq];
     const float by = q_scale(scale);
 
     for (uint i = lid; i < HD * BM; i += WG) {
-        const uint r = i / HD, d = i % HD, g = g0 + r % HT;
-        const uint t = r / HT;
+        const uint r = i / HD, d = i - r * HD;
+        const uint t = r / HT, g = g0 + r - t * HT;
         const bool on = t < (uint)n_tok && g < G;
         float value = 0;
         if (on)
@@ -100,12 +98,13 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void attn_tile(
     for (int base = first / BN * BN; base < end; base += BN) {
         barrier(CLK_LOCAL_MEM_FENCE); /* qs written, kv and ps free */
         for (uint i = lid; i < D4 * BN; i += WG) {
-            const uint j = i % BN, d = i / BN * 4;
+            const uint d4 = i / BN, j = i - d4 * BN, d = d4 * 4;
             const int key = base + (int)j;
             float4 k4 = (float4)(0);
+            const uint at = (uint)key / BS;
             if (key >= first && key < end)
-                k4 = load_key(KV_CTILE(kp, (uint)table[key / BS], kvh),
-                              (uint)key % BS, d);
+                k4 = load_key(KV_CTILE(kp, (uint)table[at], kvh),
+                              token_in((uint)key, at), d);
             kv[d * BN + j] = k4.x;
             kv[(d + 1) * BN + j] = k4.y;
             kv[(d + 2) * BN + j] = k4.z;
@@ -146,12 +145,13 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void attn_tile(
         }
         barrier(CLK_LOCAL_MEM_FENCE); /* keys are done with */
         for (uint i = lid; i < D4 * BN; i += WG) {
-            const uint j = i / D4, d = i % D4 * 4;
+            const uint j = i / D4, d = (i - j * D4) * 4;
             const int key = base + (int)j;
             float4 v4 = (float4)(0);
+            const uint at = (uint)key / BS;
             if (key >= first && key < end)
-                v4 = load_value(KV_CTILE(vp, (uint)table[key / BS], kvh),
-                                (uint)key % BS, d);
+                v4 = load_value(KV_CTILE(vp, (uint)table[at], kvh),
+                                token_in((uint)key, at), d);
             vstore4(v4, 0, kv + j * HD + d);
         }
 #pragma unroll
@@ -196,7 +196,7 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void attn_tile(
     barrier(CLK_LOCAL_MEM_FENCE);
 #pragma unroll
     for (uint r = 0; r < 4; r++) {
-        const uint t = (row0 + r) / HT, g = g0 + (row0 + r) % HT;
+        const uint t = (row0 + r) / HT, g = g0 + row0 + r - t * HT;
         float total = 0;
         for (uint i = 0; i < LX; i++)
             total += edge[(row0 + r) * LX + i];

@@ -119,20 +119,17 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void attn_split(
     __local uint block_of[CH];
     __local float red[RED];
     const uint lid = (uint)get_local_id(0);
-    const uint group = (uint)get_group_id(0);
-    const uint part = group % (KVH * HEAD_GROUPS);
-    const uint kvh = part / HEAD_GROUPS;
-    const uint g0 = part % HEAD_GROUPS * GT;
+    const uint kvh = (uint)get_group_id(1), g0 = (uint)get_group_id(2) * GT;
     const uint n_heads = min((uint)GT, (uint)G - g0);
-    __global const int *e = entries + (ulong)(group / (KVH * HEAD_GROUPS)) * 8;
+    __global const int *e = entries + (ulong)get_group_id(0) * 8;
     const int tok = e[0], first = e[2], n_keys = e[3], slot = e[4];
     __global const int *table = tables + table_start[e[1]];
     const float by = q_scale(scale);
 
     for (uint i = lid; i < GT * HD; i += WG) {
-        const uint h = kvh * G + g0 + i / HD;
-        qs[i] = i / HD < n_heads
-                    ? q[(ulong)tok * q_stride + h * HD + i % HD] * by
+        /* The heads of a group lie together. */
+        qs[i] = i < n_heads * HD
+                    ? q[(ulong)tok * q_stride + (kvh * G + g0) * HD + i] * by
                     : 0.0f;
     }
     barrier(CLK_LOCAL_MEM_FENCE);
@@ -146,9 +143,8 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void attn_split(
         for (uint i = 0; i < ROUNDS * DV; i++)
             acc[g][i] = 0;
     }
-    const uint stream = lid / D_LANES % STREAMS;
-    const uint lane = lid % D_LANES;
-    const bool idle = lid >= D_LANES * STREAMS;
+    const uint stream = lid / D_LANES, lane = lid - stream * D_LANES;
+    const bool idle = stream >= STREAMS;
 
     for (int at = 0; at < n_keys; at += CH) {
         const int n = min(CH, n_keys - at);
@@ -158,9 +154,9 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void attn_split(
             best[g] = NO_MAX;
         for (int j = (int)lid; j < n; j += WG) {
             const uint key = (uint)(first + at + j);
-            const uint blk = (uint)table[key / BS];
+            const uint in = key / BS, blk = (uint)table[in];
             block_of[j] = blk;
-            dot_keys(qs, KV_CTILE(kp, blk, kvh), key % BS, s);
+            dot_keys(qs, KV_CTILE(kp, blk, kvh), token_in(key, in), s);
 #pragma unroll
             for (uint g = 0; g < GT; g++) {
                 const float logit = cap_logit(s[g], softcap);
@@ -202,7 +198,8 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void attn_split(
 
         for (int j = idle ? n : (int)stream; j < n; j += STREAMS) {
             __global const KV_ELEM *v = KV_CTILE(vp, block_of[j], kvh);
-            const uint t = (uint)(first + at + j) % BS;
+            const uint key = (uint)(first + at + j);
+            const uint t = token_in(key, key / BS);
 #pragma unroll
             for (uint r = 0; r < ROUNDS; r++) {
                 const uint d = (lane + r * WG) * DV;
@@ -256,7 +253,7 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void attn_split(
     }
 }
 
-/* One work-group per (merge, head). Partials are added in key order. */
+/* Group (merge, head). Partials are added in key order. */
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void attn_merge(
     VIEW(float, out), const int out_stride, CVIEW(int, merges),
     CVIEW(float, partials), const int max_partials)
@@ -264,8 +261,8 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void attn_merge(
     USE(float, out);
     CUSE(int, merges);
     CUSE(float, partials);
-    const uint h = (uint)get_group_id(0) % H_TOTAL;
-    __global const int *m = merges + (ulong)(get_group_id(0) / H_TOTAL) * 4;
+    const uint h = (uint)get_group_id(1);
+    __global const int *m = merges + (ulong)get_group_id(0) * 4;
     const int tok = m[0], first = m[1], n = m[2];
     float top = NO_MAX, sum = 0;
     for (int i = first; i < first + n; i++) {

@@ -103,8 +103,10 @@ static folio_status run_item(folio_op *op, folio_queue *q, const void *args)
     FOLIO_RETURN_IF(folio_cl_check_segs(op, &a->kv, segs));
     folio_arg list[32];
     int n = item_args(a, 0, segs, list);
-    const int64_t items = (int64_t)a->n_tok * a->heads;
-    const folio_grid grid = folio_cl_grid((size_t)folio_div_up(items, wg), wg);
+    const size_t kv_heads = (size_t)a->kv.kv_heads;
+    folio_grid grid =
+        folio_cl_grid((size_t)folio_div_up(a->n_tok, wg), kv_heads, wg);
+    grid.groups[2] = (size_t)a->heads / kv_heads;
     return folio_launch(q, op->kernel[KERNEL_MAIN], &grid, list, n);
 }
 
@@ -137,8 +139,8 @@ static folio_status run_cpu(folio_op *op, folio_queue *q, const void *args)
     int32_t step = (int32_t)FOLIO_MAX(FOLIO_MIN(share, fair), 1);
     folio_arg list[32];
     int n = item_args(a, step, segs, list);
-    const folio_grid grid = folio_cl_grid(
-        (size_t)folio_div_up(a->n_tok, step) * (size_t)a->kv.kv_heads, 1);
+    const folio_grid grid = folio_cl_grid((size_t)folio_div_up(a->n_tok, step),
+                                          (size_t)a->kv.kv_heads, 1);
     return folio_launch(q, op->kernel[KERNEL_MAIN], &grid, list, n);
 }
 
@@ -318,8 +320,9 @@ static folio_status run_split(folio_op *op, folio_queue *q, const void *args)
     list[n++] = folio_arg_f32(a->softcap);
     n = folio_cl_kv_args(list, n, &a->kv.k, segs);
     n = folio_cl_kv_args(list, n, &a->kv.v, segs);
-    folio_grid grid =
-        folio_cl_grid((size_t)w->n_entries * (size_t)p.groups_per_entry, wg);
+    const size_t kv_heads = (size_t)a->kv.kv_heads;
+    folio_grid grid = folio_cl_grid((size_t)w->n_entries, kv_heads, wg);
+    grid.groups[2] = (size_t)p.groups_per_entry / kv_heads;
     FOLIO_RETURN_IF(folio_launch(q, op->kernel[KERNEL_MAIN], &grid, list, n));
     if (w->n_merges == 0)
         return FOLIO_OK;
@@ -327,7 +330,7 @@ static folio_status run_split(folio_op *op, folio_queue *q, const void *args)
         folio_arg_view(a->out), folio_arg_i32(a->out_stride),
         folio_arg_view(w->merges), folio_arg_view(partials),
         folio_arg_i32(p.max_partials)};
-    grid = folio_cl_grid((size_t)w->n_merges * (size_t)a->heads, wg);
+    grid = folio_cl_grid((size_t)w->n_merges, (size_t)a->heads, wg);
     return folio_launch(q, op->kernel[KERNEL_MERGE], &grid, merge,
                         FOLIO_COUNT(merge));
 }
@@ -439,9 +442,10 @@ static folio_status run_tile(folio_op *op, folio_queue *q, const void *args)
     list[n++] = folio_arg_f32(a->softcap);
     n = folio_cl_kv_args(list, n, &a->kv.k, segs);
     n = folio_cl_kv_args(list, n, &a->kv.v, segs);
-    const folio_grid grid =
-        folio_cl_grid((size_t)w->n_tiles * (size_t)op->geo[GEO_TILE_GROUPS],
-                      op->geo[GEO_TILE_WG]);
+    const size_t kv_heads = (size_t)a->kv.kv_heads;
+    folio_grid grid =
+        folio_cl_grid((size_t)w->n_tiles, kv_heads, op->geo[GEO_TILE_WG]);
+    grid.groups[2] = (size_t)op->geo[GEO_TILE_GROUPS] / kv_heads;
     return folio_launch(q, op->kernel[KERNEL_TILE], &grid, list, n);
 }
 
