@@ -163,6 +163,9 @@ static folio_status add_attention(build *b, int32_t layer)
         .sinks = vector(y->sinks),
         .kv = p->kv->layer[layer],
     };
+    /* Bounds, so that the op can size its partial results. */
+    n->a.attn.work.n_seq = p->max_seqs;
+    n->a.attn.work.max_kv = p->max_ctx;
     if (!y->post_attn_norm)
         return add_linear(b, b->att, y->wo, y->bo, b->l->x, true, false);
     FOLIO_RETURN_IF(add_linear(b, b->att, y->wo, y->bo, b->tmp, false, false));
