@@ -308,6 +308,14 @@ folio_status folio_sched_plan(folio_sched *s, uint64_t now_ns,
     if (!step->under_way)
         s->n_steps--;
     FOLIO_RETURN_IF(st);
+    if (s->n_steps == 0 && s->n_waiting > 0)
+        /* Nothing runs, so the whole pool is there for the first one. */
+        return folio_fail(&s->log, FOLIO_E_STUCK,
+                          "scheduler: plan %llu is empty, %d requests wait "
+                          "and %d of %d blocks are free",
+                          (unsigned long long)step->number, (int)s->n_waiting,
+                          (int)folio_block_pool_n_free(s->pool),
+                          (int)s->p.n_blocks);
     *out = step;
     return FOLIO_OK;
 }

@@ -82,7 +82,9 @@ folio_request *folio_sched_find(const folio_sched *s, uint64_t id,
 
 /* Decides the next step. now_ns: for deadlines. *out is the scheduler's, until
  * the commit. An empty step (n_seq 0) is settled at once: there is nothing to
- * compute or commit. INVAL: more steps are under way than run_ahead allows. */
+ * compute or commit. INVAL: more steps are under way than run_ahead allows;
+ * STUCK: nothing runs and yet nobody who waits can start, which cannot happen
+ * unless somebody else took blocks of the pool. */
 folio_status folio_sched_plan(folio_sched *s, uint64_t now_ns,
                               const folio_step **out) FOLIO_NODISCARD;
 
