@@ -40,7 +40,11 @@ typedef struct folio_kernel folio_kernel;
 /* The program text is the concatenation of the embedded `fragments` with #line
  * directives naming them; one program per (fragments, options), built at first
  * use, cached in the device and on disk. Always built with -cl-std=CL1.2 unless
- * the options name another. Options may hold only -D and -cl flags. */
+ * the options name another. Options may hold only -D and -cl flags, none that
+ * relaxes arithmetic. With FOLIO_CAP_FMA each program gets -D FOLIO_USE_FMA=1.
+ * -D FOLIO_PTX_RETARGET=1 (FOLIO_CAP_PTX_RETARGET) assembles for sm_90a.
+ * SUBGROUP_KHR, and FENCE_DEVICE where PTX is absent, are proven with the
+ * newest -cl-std the device lists (CL2.0 or CL3.0) and need it. */
 typedef struct folio_kernel_spec {
     const char *entry;     /* kernel function */
     const char *fragments; /* file names of cl/, separated by blanks */

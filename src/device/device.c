@@ -295,10 +295,10 @@ static void explain_no_gpu(const folio_found *found, size_t n, char *text,
              cpu->info.name, cpu->info.platform, (int)cpu->info.index);
 }
 
-static folio_status open_auto(const folio_found *found,
-                              const folio_device_info *table, size_t n,
-                              const folio_device_settings *s,
-                              folio_device **out)
+folio_status folio_device_open_auto(const folio_found *found,
+                                    const folio_device_info *table, size_t n,
+                                    const folio_device_settings *s,
+                                    folio_device **out)
 {
     size_t *order = folio_calloc(n, sizeof *order);
     if (!order)
@@ -382,7 +382,7 @@ folio_status folio_device_open(const folio_device_params *p, folio_device **dev)
         for (size_t i = 0; i < n; i++)
             table[i] = found[i].info;
         if (kind == FOLIO_SELECT_AUTO)
-            FOLIO_TRY(open_auto(found, table, n, &s, &opened));
+            FOLIO_TRY(folio_device_open_auto(found, table, n, &s, &opened));
         else
             FOLIO_TRY(open_named(found, table, n, &s, &opened));
     }

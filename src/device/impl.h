@@ -172,6 +172,11 @@ folio_status folio_device_cl_failed(folio_device *dev, int code,
 folio_status folio_device_new_cl(const folio_found *found, cl_context context,
                                  const folio_device_settings *s,
                                  folio_device **out) FOLIO_NODISCARD;
+/* The best GPU that works, at last the host device. */
+folio_status folio_device_open_auto(const folio_found *found,
+                                    const folio_device_info *table, size_t n,
+                                    const folio_device_settings *s,
+                                    folio_device **out) FOLIO_NODISCARD;
 folio_status folio_host_device_new(const folio_device_settings *s,
                                    folio_device **out) FOLIO_NODISCARD;
 

@@ -6,6 +6,8 @@
 #include "base/half.h"
 
 #include <criterion/criterion.h>
+#include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -507,6 +509,71 @@ Test(device_cl, queue_on_a_1_2_device)
                  FOLIO_OK);
     cr_expect_eq(out, 5);
     folio_queue_close(&q);
+    setup_close(&s);
+}
+
+typedef struct worker {
+    pthread_t thread;
+    folio_device *devs[2];
+    int number, bad;
+} worker;
+
+/* Kernels, buffers and queues of its own, on both devices in turn. */
+static void *work(void *user)
+{
+    worker *w = user;
+    for (int round = 0; round < 6 && !w->bad; round++) {
+        folio_device *dev = w->devs[(round + w->number) % 2];
+        folio_kernel *k = NULL;
+        folio_queue *q = NULL;
+        folio_buf *b = NULL;
+        int32_t out = 0;
+        char options[32];
+        snprintf(options, sizeof options, "-D ROUND=%d", round);
+        const folio_grid g = {.groups = {1, 1, 1}, .local = {4, 1, 1}};
+        if (open_text(dev, add_source, "add", options, &k) != FOLIO_OK ||
+            folio_queue_open(dev, &q) != FOLIO_OK ||
+            folio_buf_open(dev, 64, &b) != FOLIO_OK)
+            w->bad = 1;
+        for (int i = 0; i < 20 && !w->bad; i++) {
+            const folio_arg args[] = {folio_arg_view((folio_view){.buf = b}),
+                                      folio_arg_i32(w->number + 1)};
+            w->bad = folio_launch(q, k, &g, args, 2) != FOLIO_OK;
+        }
+        if (!w->bad &&
+            (folio_queue_read(q, (folio_view){.buf = b}, &out, 4) != FOLIO_OK ||
+             out != 20 * (w->number + 1)))
+            w->bad = 2;
+        folio_buf_close(&b);
+        folio_queue_close(&q);
+        folio_kernel_close(&k);
+    }
+    return NULL;
+}
+
+Test(device_cl, eight_threads_on_two_devices)
+{
+    enum { THREADS = 8 };
+    setup s;
+    worker w[THREADS];
+    folio_device *other = NULL;
+    setup_open(&s);
+    folio_device_params p = pocl_params("", &s.log);
+    cr_assert_eq(folio_device_open(&p, &other), FOLIO_OK);
+    /* Called from many threads, which the log that is kept does not bear. */
+    s.dev->log = other->log = (folio_log){0};
+    unsigned builds = atomic_load(&s.dev->builds);
+    for (int i = 0; i < THREADS; i++) {
+        w[i] = (worker){.devs = {s.dev, other}, .number = i};
+        cr_assert_eq(pthread_create(&w[i].thread, NULL, work, &w[i]), 0);
+    }
+    for (int i = 0; i < THREADS; i++) {
+        pthread_join(w[i].thread, NULL);
+        cr_expect_eq(w[i].bad, 0, "thread %d: %d", i, w[i].bad);
+    }
+    /* Each text once per device, whoever came first. */
+    cr_expect_eq(atomic_load(&s.dev->builds) - builds, 6);
+    folio_device_close(&other);
     setup_close(&s);
 }
 

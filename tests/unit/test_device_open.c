@@ -89,6 +89,76 @@ Test(device_open, automatic_without_gpu)
     }
 }
 
+/* PoCL dressed up as GPUs: a discrete one that does not work, an integrated one
+ * that does. Fills both tables with two entries. */
+static void dress_up(folio_found found[2], folio_device_info table[2])
+{
+    folio_found *all = NULL;
+    size_t n = 0, pocl = 0;
+    cr_assert_eq(folio_discover(NULL, &all, &n), FOLIO_OK);
+    while (pocl < n &&
+           strcmp(all[pocl].info.platform, "Portable Computing Language") != 0)
+        pocl++;
+    cr_assert_lt(pocl, n);
+    for (int i = 0; i < 2; i++) {
+        found[i] = all[pocl];
+        found[i].info.index = i;
+        found[i].info.kind =
+            i == 0 ? FOLIO_DEVICE_GPU_INTEGRATED : FOLIO_DEVICE_GPU_DISCRETE;
+        strcpy(found[i].info.name, i == 0 ? "the small one" : "the big one");
+        table[i] = found[i].info;
+    }
+    free(all);
+}
+
+Test(device_open, automatic_with_gpus)
+{
+    folio_found found[2];
+    folio_device_info table[2];
+    folio_device *dev = open_pocl("", &klog);
+    folio_device_close(&dev);
+    dress_up(found, table);
+    folio_device_settings s = {.cache_dir = "",
+                               .wait_ms = 60000,
+                               .n_threads = 1,
+                               .log = keep_log(&klog)};
+    cr_assert_eq(folio_device_open_auto(found, table, 2, &s, &dev), FOLIO_OK);
+    cr_expect_str_eq(dev->info.name, "the big one");
+    cr_expect(folio_device_caps(dev) & FOLIO_CAP_GPU);
+    cr_expect_eq(klog.count[FOLIO_LOG_INFO], 1, "%s", klog.text);
+    cr_expect_eq(klog.count[FOLIO_LOG_WARN] + klog.count[FOLIO_LOG_ERROR], 0);
+    folio_device_close(&dev);
+
+    /* The best one fails: the next one, and one line about it. */
+    found[1].usable = false;
+    s.log = keep_log(&klog);
+    cr_assert_eq(folio_device_open_auto(found, table, 2, &s, &dev), FOLIO_OK);
+    cr_expect_str_eq(dev->info.name, "the small one");
+    cr_expect_eq(klog.count[FOLIO_LOG_WARN], 1, "%s", klog.text);
+    cr_expect_eq(klog.count[FOLIO_LOG_ERROR], 0, "%s", klog.text);
+    cr_expect(strstr(klog.text, "the big one") &&
+                  strstr(klog.text, "trying the small one"),
+              "%s", klog.text);
+    /* Later messages come out as they are. */
+    folio_buf *b = NULL;
+    cr_expect_eq(folio_buf_open(dev, 0, &b), FOLIO_E_INVAL);
+    cr_expect_eq(klog.count[FOLIO_LOG_ERROR], 1, "%s", klog.text);
+    folio_device_close(&dev);
+
+    /* A context that cannot be had is a failure of the same kind. */
+    found[1].usable = true;
+    found[1].platform = NULL;
+    found[1].id = NULL;
+    found[0].usable = false;
+    s.log = keep_log(&klog);
+    cr_assert_eq(folio_device_open_auto(found, table, 2, &s, &dev), FOLIO_OK);
+    cr_expect(folio_device_is_host(dev));
+    cr_expect_eq(klog.count[FOLIO_LOG_WARN], 2, "%s", klog.text);
+    cr_expect_eq(klog.count[FOLIO_LOG_ERROR], 0, "%s", klog.text);
+    cr_expect(strstr(klog.text, "computing on the host"), "%s", klog.text);
+    folio_device_close(&dev);
+}
+
 /* A loader without any driver is a normal machine. */
 static void without_drivers(const char *vendors, const char *says)
 {
