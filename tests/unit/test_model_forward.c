@@ -115,6 +115,26 @@ Test(model_forward, known_answers_without_determinism, .init = set_up,
     known_answers(1e-4f);
 }
 
+/* The same through OpenCL; PoCL compiles kernels at first. */
+Test(model_forward, known_answers_on_pocl, .init = set_up, .fini = tear_down,
+     .timeout = 280)
+{
+    folio_device *cl = tiny_device(&tiny, "pocl", 0);
+    if (!cl)
+        cr_skip_test("no PoCL among the OpenCL devices here");
+    folio_runner_close(&runner);
+    folio_model_close(&model);
+    model = tiny_open(&tiny, cl);
+    for (int kv = 0; kv < 2; kv++) {
+        params.kv_type = kv ? FOLIO_KV_F16 : FOLIO_KV_F32;
+        runner = tiny_runner(model, &params);
+        known_answers(kv ? 5e-3f : 1e-4f);
+        folio_runner_close(&runner);
+    }
+    folio_model_close(&model);
+    folio_device_close(&cl);
+}
+
 Test(model_forward, chunks_change_no_bit, .init = set_up, .fini = tear_down)
 {
     static float want[LONG * TINY_VOCAB], got[LONG * TINY_VOCAB];
