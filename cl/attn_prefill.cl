@@ -8,12 +8,11 @@
 
 #ifdef BN
 
-#define LX          8
-#define BM          (WG / LX * 4)
-#define KPL         (BN / LX)
-#define TILE_GROUPS ((G + HT - 1) / HT)
-#define D4          (HD / 4)
-#define D_ROUNDS    ((D4 + LX - 1) / LX)
+#define LX       8
+#define BM       (WG / LX * 4)
+#define KPL      (BN / LX)
+#define D4       (HD / 4)
+#define D_ROUNDS ((D4 + LX - 1) / LX)
 
 /* Four dims of token t from d on. */
 static inline float4 load_key(__global const KV_ELEM *k, uint t, uint d)

@@ -24,7 +24,6 @@
 #define STREAMS 1
 #define ROUNDS  ((D_LANES + WG - 1) / WG)
 #endif
-#define HEAD_GROUPS ((G + GT - 1) / GT)
 /* Local floats for the reductions over work-items and over streams. */
 #if GT * WG > STREAMS * HD
 #define RED (GT * WG)
