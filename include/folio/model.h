@@ -121,6 +121,9 @@ typedef struct folio_runner_params {
     size_t size;
     int32_t max_seqs;      /* sequences in a step; default 1 */
     int32_t max_tok;       /* tokens in one forward; default 512 */
+    int32_t pass_tok;      /* tokens computed at once, which scratch is made
+                              for: longer forwards are walked in such pieces;
+                              default 0 = max_tok */
     int32_t max_rows;      /* rows of logits in one forward; default max_seqs */
     int32_t max_ctx;       /* longest sequence; default 0 = what was trained */
     int32_t block_size;    /* BS; default 16 */

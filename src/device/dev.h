@@ -16,7 +16,11 @@ uint64_t folio_device_caps(const folio_device *dev); /* after caps_off */
 folio_thread_pool *folio_device_threads(const folio_device *dev);
 folio_device_kind folio_device_get_kind(const folio_device *dev);
 size_t folio_device_max_alloc(const folio_device *dev);
+/* Bytes of the buffers that were opened on it and not closed yet. */
+uint64_t folio_device_live_bytes(const folio_device *dev);
 folio_device *folio_queue_device(const folio_queue *q);
+/* Whether every call but close fails from now on. */
+bool folio_queue_is_lost(const folio_queue *q);
 folio_device *folio_buf_device(const folio_buf *b);
 
 /* Start of the buffer in host memory; NULL on OpenCL devices. */

@@ -493,6 +493,11 @@ size_t folio_device_max_alloc(const folio_device *dev)
     return (size_t)FOLIO_MIN(dev->info.max_alloc_bytes, (uint64_t)SIZE_MAX);
 }
 
+uint64_t folio_device_live_bytes(const folio_device *dev)
+{
+    return atomic_load(&dev->live_bytes);
+}
+
 cl_context folio_native_context(const folio_device *dev)
 {
     return dev->context;

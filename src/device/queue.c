@@ -177,6 +177,11 @@ cl_command_queue folio_native_queue(const folio_queue *q)
     return q->queue;
 }
 
+bool folio_queue_is_lost(const folio_queue *q)
+{
+    return is_dead(q);
+}
+
 folio_queue_counters folio_queue_get_counters(const folio_queue *q)
 {
     return q->n;

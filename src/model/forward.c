@@ -267,6 +267,7 @@ folio_status folio_runner_forward(folio_runner *r, const folio_batch *b,
     /* A failure below leaves no result to read. */
     r->last_rows = -1;
     r->traced = false;
+    r->upload_ns = 0;
     while (p.last < b->n_tok) {
         p.first = p.last;
         p.last = FOLIO_MIN(b->n_tok, p.first + r->low.step_tok);
@@ -276,7 +277,9 @@ folio_status folio_runner_forward(folio_runner *r, const folio_batch *b,
                b->rows[p.row0 + p.n_rows] < p.last)
             p.n_rows++;
         cut_piece(r, b, &p);
+        const uint64_t t0 = folio_clock_ns();
         FOLIO_RETURN_IF(upload_piece(r, b, &p));
+        r->upload_ns += folio_clock_ns() - t0;
         FOLIO_RETURN_IF(run_copies(r, b, &p));
         FOLIO_RETURN_IF(run_body(r, &p, trace_tok));
         FOLIO_RETURN_IF(run_head(r, b, &p, trace_tok));

@@ -54,10 +54,10 @@ static folio_status resolve(folio_runner *r)
     const struct {
         const char *name;
         int32_t value, lo;
-    } least[] = {
-        {"max_seqs", p->max_seqs, 1},     {"max_tok", p->max_tok, 1},
-        {"max_rows", p->max_rows, 0},     {"max_ctx", p->max_ctx, 0},
-        {"block_size", p->block_size, 1}, {"n_blocks", p->n_blocks, 0}};
+    } least[] = {{"max_seqs", p->max_seqs, 1}, {"max_tok", p->max_tok, 1},
+                 {"pass_tok", p->pass_tok, 0}, {"max_rows", p->max_rows, 0},
+                 {"max_ctx", p->max_ctx, 0},   {"block_size", p->block_size, 1},
+                 {"n_blocks", p->n_blocks, 0}};
     for (size_t i = 0; i < FOLIO_COUNT(least); i++)
         if (least[i].value < least[i].lo)
             return folio_fail(log, FOLIO_E_INVAL,
@@ -131,6 +131,7 @@ static folio_status open_rope(folio_runner *r)
         FOLIO_TRY(
             folio_rope_table(&r->model->log, &d->rope[i], r->prm.max_ctx, t));
         FOLIO_TRY(folio_buf_open(r->dev, n * sizeof *t, &r->rope[i]));
+        r->scratch_bytes += n * sizeof *t;
         FOLIO_TRY(folio_queue_write(r->queue, (folio_view){r->rope[i], 0}, t,
                                     n * sizeof *t));
     fail:
@@ -222,7 +223,9 @@ static folio_status open_lowered(folio_runner *r)
     const folio_model_desc *d = &r->model->desc;
     const folio_log *log = &r->model->log;
     size_t limit = folio_device_max_alloc(r->dev);
-    int32_t tok = folio_lower_fit_tok(d, r->prm.max_tok, limit);
+    int32_t tok = r->prm.pass_tok ? FOLIO_MIN(r->prm.pass_tok, r->prm.max_tok)
+                                  : r->prm.max_tok;
+    tok = folio_lower_fit_tok(d, tok, limit);
     folio_lower_params p = {
         .desc = d,
         .dev = r->dev,
@@ -276,6 +279,7 @@ static folio_status open_top(folio_runner *r)
     if (scratch)
         FOLIO_RETURN_IF(folio_buf_open(r->dev, scratch, &r->top_scratch));
     size_t n = per * FOLIO_TOP_ROW_INTS;
+    r->scratch_bytes += scratch + n * sizeof *r->top_host;
     r->top_host = folio_calloc(n, sizeof *r->top_host);
     if (!r->top_host)
         return FOLIO_E_NOMEM;
@@ -351,17 +355,10 @@ static folio_status open_all(folio_runner *r)
     return folio_queue_finish(r->queue);
 }
 
-folio_status folio_runner_open(folio_model *m, const folio_runner_params *p,
-                               folio_runner **out)
+static folio_status make(folio_model *m, const folio_runner_params *p,
+                         folio_runner **out)
 {
     folio_status st;
-    folio_runner_params def;
-    if (!m || !out)
-        return FOLIO_E_INVAL;
-    if (!p) {
-        folio_runner_params_default(&def);
-        p = &def;
-    }
     if (p->size != sizeof *p)
         return folio_fail(&m->log, FOLIO_E_INVAL,
                           "folio_runner_params.size is %zu, expected %zu",
@@ -374,6 +371,22 @@ folio_status folio_runner_open(folio_model *m, const folio_runner_params *p,
     r->dev = folio_device_retain(m->dev);
     r->last_rows = -1;
     FOLIO_TRY(open_all(r));
+    *out = r;
+    return FOLIO_OK;
+fail:
+    folio_runner_close(&r);
+    return st;
+}
+
+folio_status folio_runner_open(folio_model *m, const folio_runner_params *p,
+                               folio_runner **out)
+{
+    folio_runner_params def;
+    folio_runner *r;
+    if (!m || !out)
+        return FOLIO_E_INVAL;
+    folio_runner_params_default(&def);
+    FOLIO_RETURN_IF(make(m, p ? p : &def, &r));
     folio_logf(&m->log, FOLIO_LOG_INFO,
                "plan: %d blocks of %d tokens (%.1f MiB of %s KV), %d tokens "
                "a pass, %.1f MiB scratch, deterministic %s",
@@ -384,9 +397,21 @@ folio_status folio_runner_open(folio_model *m, const folio_runner_params *p,
                r->prm.deterministic ? "on" : "off");
     *out = r;
     return FOLIO_OK;
-fail:
+}
+
+folio_status folio_runner_measure(folio_model *m, const folio_runner_params *p,
+                                  uint64_t *scratch_bytes,
+                                  uint64_t *block_bytes)
+{
+    folio_runner *r;
+    folio_runner_params small = *p;
+    small.n_blocks =
+        (int32_t)folio_div_up(p->max_ctx, FOLIO_MAX(p->block_size, 1));
+    FOLIO_RETURN_IF(make(m, &small, &r));
+    *scratch_bytes = r->scratch_bytes;
+    *block_bytes = r->kv.bytes / (uint64_t)r->prm.n_blocks;
     folio_runner_close(&r);
-    return st;
+    return FOLIO_OK;
 }
 
 void folio_runner_get_info(const folio_runner *r, folio_runner_info *info)

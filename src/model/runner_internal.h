@@ -1,5 +1,5 @@
 /* model/runner_internal.h: what a runner is behind its handle, for the files of
- * this room only. */
+ * this room and for the engine. */
 #ifndef FOLIO_MODEL_RUNNER_INTERNAL_H
 #define FOLIO_MODEL_RUNNER_INTERNAL_H
 
@@ -46,6 +46,15 @@ struct folio_runner {
     int32_t last_rows; /* -1 = none yet */
     bool traced;
     uint64_t n_tokens, n_forwards;
+    uint64_t upload_ns; /* of the last forward: packing and sending */
 };
+
+/* What a runner of these params takes beside its pool, and what one block of
+ * the pool takes; max_ctx must be given, n_blocks does not matter. Opens one
+ * with the smallest pool to know, and closes it. Statuses as
+ * folio_runner_open. */
+folio_status folio_runner_measure(folio_model *m, const folio_runner_params *p,
+                                  uint64_t *scratch_bytes,
+                                  uint64_t *block_bytes) FOLIO_NODISCARD;
 
 #endif
