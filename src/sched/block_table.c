@@ -333,7 +333,7 @@ folio_status folio_block_table_position(const folio_block_table *table,
 folio_status folio_block_table_slot(const folio_block_table *table, int64_t pos,
                                     int32_t *out_slot)
 {
-    int32_t blk, off;
+    int32_t blk = 0, off = 0; /* for compilers that doubt */
     if (!out_slot)
         return FOLIO_E_INVAL;
     FOLIO_RETURN_IF(folio_block_table_position(table, pos, &blk, &off));

@@ -106,7 +106,8 @@ struct folio_request {
     int32_t n_cached; /* prompt and output positions not computed thanks to
                          the prefix cache or a fork, over all admissions */
     int32_t n_recomputed;
-    int32_t gained; /* tokens since its last admission */
+    int32_t gained;       /* tokens since its last admission */
+    uint64_t admitted_by; /* plans made up to that one, itself included */
 
     /* Links of the scheduler's lists. */
     folio_request *older, *newer; /* waiting queue of its class */

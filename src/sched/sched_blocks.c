@@ -90,12 +90,14 @@ static bool look_up_siblings(folio_sched *s, const folio_request *r,
     for (int32_t i = 0; i < g->n; i++) {
         const folio_request *m = g->member[i];
         if (m && m != r && m->state == FOLIO_REQUEST_RUNNING &&
-            (!best || m->n_sent > best->n_sent))
+            (!best || m->n_sent > best->n_sent ||
+             (m->n_sent == best->n_sent && m->admitted_by < best->admitted_by)))
             best = m;
     }
-    if (!best)
+    if (!best || want == 0)
         return false;
-    if (best->n_sent < want) {
+    /* One that this plan admitted may be the target of a copy itself. */
+    if (best->n_sent < want || best->admitted_by == s->n_plans) {
         hit->wait = true;
         return true;
     }

@@ -169,6 +169,7 @@ static folio_status admit(folio_sched *s, folio_request *r,
     note_growth(s, r->slot, &whole, true);
     r->prefilling = true;
     r->gained = 0;
+    r->admitted_by = s->n_plans;
     r->n_cached += hit->n_tok;
     r->n_new = chunk_of(s, r, left);
     s->st.cached_tok += (uint64_t)hit->n_tok;

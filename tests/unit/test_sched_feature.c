@@ -1,6 +1,7 @@
 /* Chunked prefill, forks, classes and ageing, deadlines, rollback and
  * run-ahead. */
 #include "sched/audit.h"
+#include "sched/sched_state.h"
 #include "unit/sched_dry.h"
 
 static void submit(dry *b, uint64_t id, int32_t n_prompt, int32_t max_new,
@@ -91,6 +92,27 @@ Test(sched_feature, streams_do_not_starve_a_prompt)
         cr_assert(dry_step(&b));
     cr_assert_eq(dry_text_of(&b, 7, 0)->n, 1);
     dry_drain(&b, 200);
+    dry_close(&b);
+}
+
+/* What one prompt's chunk leaves, the next one gets. */
+Test(sched_feature, the_budget_is_used_up)
+{
+    dry b;
+    folio_sched_params p = dry_params(64, 4, 4);
+    p.step_tok = 14;
+    p.chunk_tok = 4;
+    dry_open(&b, &p);
+    for (uint64_t i = 0; i < 4; i++)
+        submit(&b, i, 13, 2, 1, 0, 0);
+    static const int32_t want[4][4] = {
+        {4, 4, 4, 2}, {4, 4, 4, 2}, {4, 4, 4, 2}, {1, 1, 1, 4}};
+    for (int k = 0; k < 4; k++) {
+        cr_assert(dry_step(&b));
+        for (int32_t i = 0; i < 4; i++)
+            cr_assert_eq(b.step->seq[i].n_new, want[k][i]);
+    }
+    dry_drain(&b, 10);
     dry_close(&b);
 }
 
@@ -343,6 +365,29 @@ Test(sched_feature, a_thousand_deadlines)
     dry_close(&b);
 }
 
+/* Deadlines leave in any order; those that stay keep their order. */
+Test(sched_feature, deadlines_in_random_order)
+{
+    enum { N = 400 };
+    dry b;
+    const folio_sched_params p = dry_params(64, 4, 1);
+    dry_open(&b, &p);
+    b.audit = false;
+    for (uint64_t i = 0; i < N; i++)
+        submit(&b, i, 1, 1, 1, 0, 1 + (uint64_t)dry_prompt_tok(i, 3));
+    for (int32_t k = 0; k < N; k++) {
+        const uint64_t id = (uint64_t)dry_prompt_tok(77, k) % N;
+        OK(folio_sched_abort(b.s, id));
+        for (int32_t i = 1; i < b.s->n_heap; i++) {
+            cr_assert_geq(b.s->heap[i]->deadline_ns,
+                          b.s->heap[(i - 1) / 2]->deadline_ns);
+            cr_assert_eq(b.s->heap[i]->heap_pos, i);
+        }
+    }
+    cr_assert_lt(b.s->n_heap, 200);
+    dry_close(&b);
+}
+
 /* ---- a step that failed -------------------------------------------------- */
 
 /* The free stack and all places before a plan are those after its rollback,
@@ -542,5 +587,28 @@ Test(sched_feature, run_ahead_and_aborts)
     cr_assert_eq(dry_text_of(&b, 1, 0)->n, 4);
     cr_assert_eq(n_free(folio_sched_pool(b.s)), 16);
     dry_audit(&b);
+    dry_close(&b);
+}
+
+/* The step under way reads a token that the aborted text never got: that one's
+ * block must not be found under a token that was not there. */
+Test(sched_feature, run_ahead_publishes_only_what_is_known)
+{
+    dry b;
+    folio_sched_params p = dry_params(16, 1, 1);
+    p.run_ahead = 1;
+    p.prefix_cache = true;
+    dry_open(&b, &p);
+    submit(&b, 0, 3, 9, 1, 0, 0);
+    cr_assert(dry_plan(&b));
+    const folio_step *first = b.step;
+    dry_compute(&b);
+    cr_assert(dry_plan(&b));
+    dry_compute(&b);
+    OK(folio_sched_abort(b.s, 0));
+    dry_commit(&b, first);
+    dry_commit(&b, b.step);
+    cr_assert_not(dry_plan(&b));
+    cr_assert_eq(folio_block_pool_count(folio_sched_pool(b.s)).n_cached, 3);
     dry_close(&b);
 }

@@ -153,7 +153,7 @@ Test(sched_golden, b3_the_waiver_brings_back_the_evicted)
 typedef struct pressure {
     int32_t n, blocks, iterations;
     double occupancy;
-    int32_t preempts, recomputed, positions;
+    uint32_t preempts, recomputed, positions;
     double share, penalty; /* penalty 0: not stated */
 } pressure;
 
@@ -219,7 +219,7 @@ Test(sched_golden, preemption_table)
         if (w->penalty > 0)
             cr_assert(near(victim_penalty(&b, w->n), w->penalty, .006),
                       "row %d: %g", at, victim_penalty(&b, w->n));
-        cr_assert_eq(st.collected, w->n * 24);
+        cr_assert_eq(st.collected, (uint32_t)w->n * 24);
         dry_same_texts(&b, &roomy);
         dry_close(&b);
         dry_close(&roomy);
@@ -316,7 +316,8 @@ Test(sched_golden, soak_sweep)
 {
     static const int32_t prompts[] = {3, 2, 4, 2, 5, 3};
     static const struct {
-        int32_t blocks, evictions;
+        int32_t blocks;
+        uint32_t evictions;
         double share;
     } rows[] = {{64, 0, 0}, {16, 0, 0}, {8, 2, .235}, {5, 5, .386}};
     dry roomy;
@@ -346,7 +347,8 @@ Test(sched_golden, small_pools)
 {
     static const int32_t prompts[] = {4, 3, 5, 2}, budgets[] = {6, 5, 4, 6};
     static const struct {
-        int32_t blocks, iterations, recomputed, positions;
+        int32_t blocks, iterations;
+        uint32_t recomputed, positions;
     } rows[] = {{32, 6, 0, 31}, {6, 8, 4, 34}, {4, 12, 6, 36}};
     for (size_t k = 0; k < FOLIO_COUNT(rows); k++) {
         dry b;
@@ -393,7 +395,9 @@ Test(sched_golden, small_batches)
 Test(sched_golden, watermark_sweep)
 {
     static const struct {
-        int32_t evictions, iterations, positions;
+        uint32_t evictions;
+        int32_t iterations;
+        uint32_t positions;
         double share;
     } rows[] = {{4, 38, 152, .237},
                 {3, 41, 144, .188},
@@ -437,7 +441,9 @@ Test(sched_golden, five_prompts)
 {
     static const int32_t prompts[] = {3, 2, 4, 1, 8};
     static const struct {
-        int32_t blocks, iterations, preemptions, recomputed, positions, slots;
+        int32_t blocks, iterations;
+        uint32_t preemptions, recomputed, positions;
+        int64_t slots;
     } rows[] = {{64, 16, 0, 0, 93, 40},   {16, 23, 2, 31, 122, 74},
                 {12, 27, 3, 40, 130, 91}, {8, 39, 4, 43, 132, 88},
                 {7, 47, 7, 72, 158, 123}, {6, 51, 7, 66, 152, 115}};

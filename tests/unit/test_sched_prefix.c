@@ -228,7 +228,7 @@ Test(sched_prefix, a_prefix_under_way_is_waited_for)
         cr_assert_eq(b.step->n_seq, 1);
         dry_drain(&b, 1000);
         const folio_sched_stats st = folio_sched_get_stats(b.s);
-        cr_assert_eq(st.prefill_tok, 512 + own, "%d", (int)st.prefill_tok);
+        cr_assert_eq((int64_t)st.prefill_tok, 512 + own);
         cr_assert_eq(st.cached_tok, 31 * 512);
         dry_close(&b);
     }
@@ -252,6 +252,29 @@ Test(sched_prefix, only_its_own_class_waits_with_it)
     cr_assert_eq(b.step->admitted[1]->id, 0);
     cr_assert(dry_step(&b));
     cr_assert_eq(b.step->n_seq, 4);
+    dry_drain(&b, 20);
+    dry_close(&b);
+}
+
+/* And a lower class does not wait with a higher one. */
+Test(sched_prefix, a_lower_class_goes_on)
+{
+    const folio_sched_params p = cached(64, 8);
+    dry b;
+    int32_t tok[20];
+    dry_open(&b, &p);
+    for (int32_t i = 0; i < 20; i++)
+        tok[i] = 900 + i;
+    folio_request_params r = {
+        .id = 0, .prompt = tok, .n_prompt = 17, .max_new = 4, .priority = 2};
+    dry_submit_as(&b, &r);
+    r.id = 1; /* waits for 0 */
+    dry_submit_as(&b, &r);
+    submit(&b, 2, 0, 8, 4, NULL);
+    cr_assert(dry_step(&b));
+    cr_assert_eq(b.step->n_admitted, 2);
+    cr_assert_eq(b.step->admitted[0]->id, 0);
+    cr_assert_eq(b.step->admitted[1]->id, 2);
     dry_drain(&b, 20);
     dry_close(&b);
 }
