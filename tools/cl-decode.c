@@ -293,6 +293,9 @@ static folio_status run(app *a)
         return mode_tokenize(a);
     if (o->detokenize)
         return mode_detokenize(a);
+    /* Said before weights are loaded. */
+    if (!o->perplexity && a->n_prompt == 0)
+        return fail_with(a, FOLIO_E_INVAL, "the prompt is empty");
     int32_t rows = 1;
     if (o->perplexity) {
         if (!a->o.ctx)
