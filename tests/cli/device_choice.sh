@@ -34,7 +34,7 @@ has "FOLIO_MAX_ALLOC that is no number" "$ERR" "12x"
 run -m "$MODEL" --device none-of-them -p Hi -n 1
 index=$(sed -nE 's/^ +([0-9]+): .*Portable Computing Language.*/\1/p' "$ERR")
 if [ -z "$index" ]; then
-    skip "PoCL by name" "no PoCL among the devices here"
+    lacking "PoCL by name" "no PoCL among the devices here"
 else
     LIMIT=300
     for d in pocl "$index" "Portable Computing"; do

@@ -7,6 +7,7 @@
 bad()
 {
     fails "$1" "$2" -m "$4" --device host -p Hi -n 1
+    quick "$1" 1000
     json "$1 tells the cause" "'''$3''' in j['error']['message']"
 }
 
@@ -68,7 +69,7 @@ if [ -f "$MODEL" ]; then
     done
     rm -f -- "$T/cut.gguf"
 else
-    skip "truncated model" "no model here"
+    lacking "truncated model" "no model here"
 fi
 
 # No -m and no default: says where one comes from.
@@ -94,6 +95,6 @@ if [ -f "$MODEL" ]; then
         '8192' in j['error']['message']"
     fails "detokenize a foreign id" INVAL -m "$MODEL" --detokenize --ids 49152
 else
-    skip "prompts and ids" "no model here"
+    lacking "prompts and ids" "no model here"
 fi
 finish

@@ -74,7 +74,7 @@ same "empty environment"
 OCL=(env -u XDG_CACHE_HOME -u FOLIO_CACHE_DIR HOME="$T/home")
 run -m "$MODEL" --device none-of-them -p Hi -n 1
 if ! grep -q 'Portable Computing Language' "$ERR"; then
-    skip "kernel cache" "no PoCL among the devices here"
+    lacking "kernel cache" "no PoCL among the devices here"
     finish
 fi
 LIMIT=300
