@@ -276,15 +276,20 @@ static void try_embed(op_pair *p, folio_type type, int32_t rows, int32_t cols,
              cols, n_views);
     size_t row_bytes = folio_type_row_bytes(type, (uint64_t)cols);
     size_t bytes = (size_t)rows * row_bytes;
-    uint8_t *data = malloc(bytes + 8);
+    uint8_t *data = malloc(bytes);
     int32_t ids[40];
     cr_assert(data && n_tok <= 40 && row_bytes > 0 && n_views <= 3);
     fill_weight(p, type, data, bytes);
-    memset(data + bytes, 0xff, 8);
     for (int32_t t = 0; t < n_tok; t++)
         ids[t] = (int32_t)op_pair_u32(p, (uint32_t)rows);
     ids[0] = rows - 1;
-    op_mem *w = op_pair_mem(p, "w", data, bytes + 8);
+    op_mem *w[3]; /* a buffer for each view, between rows of ones */
+    for (int32_t i = 0; i < n_views; i++) {
+        size_t from = (size_t)(rows * i / n_views) * row_bytes;
+        size_t n = (size_t)(rows * (i + 1) / n_views) * row_bytes - from;
+        w[i] = op_pair_mem_fill(p, "w", 0xff, n + 2 * row_bytes);
+        memcpy(w[i]->init + row_bytes, data + from, n);
+    }
     op_mem *at = op_pair_mem(p, "ids", ids, (size_t)n_tok * sizeof *ids);
     op_mem *out = op_pair_mem_fill(
         p, "out", 0xff, ((size_t)n_tok * (size_t)cols + 2) * sizeof(float));
@@ -296,10 +301,10 @@ static void try_embed(op_pair *p, folio_type type, int32_t rows, int32_t cols,
     for (int s = 0; s < 2; s++) {
         for (int32_t i = 0; i < n_views; i++) {
             int32_t first = rows * i / n_views, end = rows * (i + 1) / n_views;
-            views[s][i] = (folio_weight_view){
-                .view = op_mem_at(w, s, (size_t)first * row_bytes),
-                .first_row = first,
-                .rows = end - first};
+            views[s][i] =
+                (folio_weight_view){.view = op_mem_at(w[i], s, row_bytes),
+                                    .first_row = first,
+                                    .rows = end - first};
         }
         weight[s] = (folio_weight){.type = type,
                                    .rows = rows,
