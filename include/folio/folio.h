@@ -1,6 +1,6 @@
 /* folio/folio.h: everything. Tiers: 0 paging, tokenizer, sampler; 1 devices
- * and attention; 2 models; 3 engines. Arguments are in the order handle, inputs,
- * parameters, outputs; a count stands beside its array. */
+ * and attention; 2 models; 3 engines. Arguments are in the order handle,
+ * inputs, parameters, outputs; a count stands beside its array. */
 #ifndef FOLIO_FOLIO_H
 #define FOLIO_FOLIO_H
 
