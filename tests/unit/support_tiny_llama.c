@@ -244,7 +244,9 @@ folio_device *tiny_device(tiny_llama *m, const char *select, uint64_t max_alloc)
     p.max_alloc_bytes = max_alloc;
     p.log = tiny_log(m);
     folio_status st = folio_device_open(&p, &dev);
-    if (strcmp(select, "host") == 0 || st != FOLIO_E_NO_DEVICE)
+    const char *ci = getenv("CI");
+    bool must = strcmp(select, "host") == 0 || (ci && strcmp(ci, "true") == 0);
+    if (must || st != FOLIO_E_NO_DEVICE)
         cr_assert_eq(st, FOLIO_OK, "%s", m->ear.err);
     return dev;
 }

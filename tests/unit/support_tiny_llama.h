@@ -62,7 +62,7 @@ void tiny_save(tiny_llama *m);
 
 folio_log tiny_log(tiny_llama *m);
 /* The device called `select`, with 2 threads on the host; NULL where OpenCL
- * has none of that name. */
+ * has none of that name, which in CI fails the test. */
 folio_device *tiny_device(tiny_llama *m, const char *select,
                           uint64_t max_alloc);
 folio_model *tiny_open(tiny_llama *m, folio_device *dev);
