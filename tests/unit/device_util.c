@@ -127,3 +127,27 @@ const char slow_source[] =
     "        x = (x ^ (x >> 13)) * 2654435761u + (uint)i;\n"
     "    out_buf[get_global_id(0)] = (int)x;\n"
     "}\n";
+
+void device_setup_open(setup *s)
+{
+    memset(s, 0, sizeof *s);
+    s->dev = open_pocl("", &s->log);
+    cr_assert_eq(folio_queue_open(s->dev, &s->q), FOLIO_OK);
+    cr_assert_eq(open_text(s->dev, add_source, "add", "", &s->add), FOLIO_OK,
+                 "%s", s->log.text);
+    cr_assert_eq(folio_buf_open(s->dev, 4096, &s->a), FOLIO_OK);
+    cr_assert_eq(folio_buf_open(s->dev, 4096, &s->b), FOLIO_OK);
+}
+
+void device_setup_close(setup *s)
+{
+    folio_device *dev = s->dev;
+    folio_buf_close(&s->a);
+    folio_buf_close(&s->b);
+    folio_kernel_close(&s->add);
+    folio_queue_close(&s->q);
+    cr_expect_eq(atomic_load(&dev->live_bytes), 0);
+    cr_expect_eq(atomic_load(&dev->refs), 1, "%d references left",
+                 atomic_load(&dev->refs));
+    folio_device_close(&s->dev);
+}

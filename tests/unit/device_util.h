@@ -35,4 +35,17 @@ extern const char add_source[];
 /* out[i] = work that takes about `n` steps; the same arguments. */
 extern const char slow_source[];
 
+/* A PoCL device with a queue, a kernel that adds, and two buffers; closing
+ * expects that nothing else is left on the device. */
+typedef struct setup {
+    kept_log log;
+    folio_device *dev;
+    folio_queue *q;
+    folio_kernel *add;
+    folio_buf *a, *b;
+} setup;
+
+void device_setup_open(setup *s);
+void device_setup_close(setup *s);
+
 #endif

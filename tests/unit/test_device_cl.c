@@ -11,38 +11,6 @@
 #include <string.h>
 #include <unistd.h>
 
-typedef struct setup {
-    kept_log log;
-    folio_device *dev;
-    folio_queue *q;
-    folio_kernel *add;
-    folio_buf *a, *b;
-} setup;
-
-static void setup_open(setup *s)
-{
-    memset(s, 0, sizeof *s);
-    s->dev = open_pocl("", &s->log);
-    cr_assert_eq(folio_queue_open(s->dev, &s->q), FOLIO_OK);
-    cr_assert_eq(open_text(s->dev, add_source, "add", "", &s->add), FOLIO_OK,
-                 "%s", s->log.text);
-    cr_assert_eq(folio_buf_open(s->dev, 4096, &s->a), FOLIO_OK);
-    cr_assert_eq(folio_buf_open(s->dev, 4096, &s->b), FOLIO_OK);
-}
-
-static void setup_close(setup *s)
-{
-    folio_device *dev = s->dev;
-    folio_buf_close(&s->a);
-    folio_buf_close(&s->b);
-    folio_kernel_close(&s->add);
-    folio_queue_close(&s->q);
-    cr_expect_eq(atomic_load(&dev->live_bytes), 0);
-    cr_expect_eq(atomic_load(&dev->refs), 1, "%d references left",
-                 atomic_load(&dev->refs));
-    folio_device_close(&s->dev);
-}
-
 static folio_status add(setup *s, folio_buf *buf, size_t offset, int32_t n)
 {
     const folio_grid g = {.groups = {2, 1, 1}, .local = {8, 1, 1}};
@@ -64,7 +32,7 @@ static int32_t first(setup *s, folio_buf *buf, size_t offset)
 Test(device_cl, describes_itself)
 {
     setup s;
-    setup_open(&s);
+    device_setup_open(&s);
     folio_device_info info = {.size = sizeof info};
     folio_device_get_info(s.dev, &info);
     cr_expect_eq(info.kind, FOLIO_DEVICE_CPU);
@@ -84,14 +52,14 @@ Test(device_cl, describes_itself)
     cr_expect_null(folio_device_threads(s.dev));
     cr_expect_null(folio_buf_host(s.a));
     cr_expect_not_null(folio_native_mem(s.a));
-    setup_close(&s);
+    device_setup_close(&s);
 }
 
 Test(device_cl, memory)
 {
     setup s;
     uint8_t in[4096], out[4096];
-    setup_open(&s);
+    device_setup_open(&s);
     cr_expect_eq(folio_queue_read(s.q, (folio_view){.buf = s.a}, out, 4096),
                  FOLIO_OK);
     for (int i = 0; i < 4096; i++)
@@ -126,7 +94,7 @@ Test(device_cl, memory)
                  FOLIO_E_RANGE);
     cr_expect_eq(folio_queue_copy(s.q, a, folio_view_at(a, 1), 2),
                  FOLIO_E_INVAL);
-    setup_close(&s);
+    device_setup_close(&s);
 }
 
 /* More than one piece of staging memory, and more pieces than there are. */
@@ -135,7 +103,7 @@ Test(device_cl, large_copies)
     setup s;
     const size_t n = 50u << 20;
     folio_buf *big = NULL;
-    setup_open(&s);
+    device_setup_open(&s);
     uint32_t *in = malloc(n), *out = malloc(n);
     cr_assert(in && out);
     for (size_t i = 0; i < n / 4; i++)
@@ -153,13 +121,13 @@ Test(device_cl, large_copies)
     folio_buf_close(&big);
     free(in);
     free(out);
-    setup_close(&s);
+    device_setup_close(&s);
 }
 
 Test(device_cl, launches_and_remembers_arguments)
 {
     setup s;
-    setup_open(&s);
+    device_setup_open(&s);
     cr_assert_eq(add(&s, s.a, 0, 3), FOLIO_OK);
     uint64_t set = folio_queue_get_counters(s.q).args_set;
     cr_expect_eq(set, 3);
@@ -180,7 +148,7 @@ Test(device_cl, launches_and_remembers_arguments)
     cr_expect_eq(n.launches, 13);
     cr_expect_eq(n.reads, 3);
     cr_expect_eq(n.waits, 3);
-    setup_close(&s);
+    device_setup_close(&s);
 }
 
 /* A new buffer often gets the handle of the one just closed: its argument must
@@ -188,7 +156,7 @@ Test(device_cl, launches_and_remembers_arguments)
 Test(device_cl, new_buffer_with_an_old_handle)
 {
     setup s;
-    setup_open(&s);
+    device_setup_open(&s);
     for (int i = 0; i < 50; i++) {
         folio_buf *t = NULL;
         uint64_t before = folio_queue_get_counters(s.q).args_set;
@@ -198,18 +166,18 @@ Test(device_cl, new_buffer_with_an_old_handle)
         cr_assert_eq(first(&s, t, 0), 5);
         folio_buf_close(&t);
     }
-    setup_close(&s);
+    device_setup_close(&s);
 }
 
 Test(device_cl, many_launches_stay_bounded)
 {
     setup s;
-    setup_open(&s);
+    device_setup_open(&s);
     for (int i = 0; i < 5000; i++)
         cr_assert_eq(add(&s, s.a, 0, 1), FOLIO_OK);
     cr_expect_eq(first(&s, s.a, 0), 5000);
     cr_expect_eq(folio_queue_finish(s.q), FOLIO_OK);
-    setup_close(&s);
+    device_setup_close(&s);
 }
 
 Test(device_cl, absent_view)
@@ -221,7 +189,7 @@ Test(device_cl, absent_view)
     setup s;
     folio_kernel *k = NULL;
     int32_t out[2];
-    setup_open(&s);
+    device_setup_open(&s);
     cr_assert_eq(open_text(s.dev, source, "k", "", &k), FOLIO_OK, "%s",
                  s.log.text);
     const folio_grid g = {.groups = {1, 1, 1}, .local = {1, 1, 1}};
@@ -240,7 +208,7 @@ Test(device_cl, absent_view)
         cr_expect_eq(out[1], there ? 8 : 0, "round %d", round);
     }
     folio_kernel_close(&k);
-    setup_close(&s);
+    device_setup_close(&s);
 }
 
 Test(device_cl, wrong_launches)
@@ -253,7 +221,7 @@ Test(device_cl, wrong_launches)
     folio_kernel *k = NULL;
     folio_device *other = NULL;
     folio_buf *far = NULL;
-    setup_open(&s);
+    device_setup_open(&s);
     folio_device_params p = pocl_params("", &s.log);
     cr_assert_eq(folio_device_open(&p, &other), FOLIO_OK);
     cr_assert_eq(folio_buf_open(other, 64, &far), FOLIO_OK);
@@ -311,7 +279,7 @@ Test(device_cl, wrong_launches)
     folio_buf_close(&far);
     folio_device_close(&other);
     folio_kernel_close(&k);
-    setup_close(&s);
+    device_setup_close(&s);
 }
 
 Test(device_cl, three_dimensions)
@@ -324,7 +292,7 @@ Test(device_cl, three_dimensions)
     setup s;
     folio_kernel *k = NULL;
     int32_t out[24];
-    setup_open(&s);
+    device_setup_open(&s);
     cr_assert_eq(open_text(s.dev, source, "k", "", &k), FOLIO_OK);
     const folio_arg args[] = {folio_arg_view((folio_view){.buf = s.a})};
     const folio_grid g = {.groups = {2, 3, 2}, .local = {2, 1, 1}};
@@ -338,7 +306,7 @@ Test(device_cl, three_dimensions)
                 cr_expect_eq(out[(z * 3 + y) * 4 + x],
                              z * 100 + y * 10 + x % 2);
     folio_kernel_close(&k);
-    setup_close(&s);
+    device_setup_close(&s);
 }
 
 Test(device_cl, limits_of_kernels)
@@ -350,7 +318,7 @@ Test(device_cl, limits_of_kernels)
     setup s;
     folio_kernel *k = NULL;
     folio_kernel_limits limits;
-    setup_open(&s);
+    device_setup_open(&s);
     cr_assert_eq(open_text(s.dev, source, "k", "", &k), FOLIO_OK);
     folio_kernel_get_limits(k, &limits);
     cr_expect(limits.max_work_group >= 1 &&
@@ -358,7 +326,7 @@ Test(device_cl, limits_of_kernels)
     cr_expect_geq(limits.preferred_multiple, 1);
     cr_expect_geq(limits.local_bytes, 400);
     folio_kernel_close(&k);
-    setup_close(&s);
+    device_setup_close(&s);
 }
 
 Test(device_cl, fake_limit_and_memory)
@@ -401,7 +369,7 @@ Test(device_cl, build_errors)
 {
     setup s;
     folio_kernel *k = NULL;
-    setup_open(&s);
+    device_setup_open(&s);
     int warnings = s.log.count[FOLIO_LOG_WARN];
     cr_expect_eq(open_text(s.dev, "__kernel void k(int x) { undeclared = x; }",
                            "k", "", &k),
@@ -444,7 +412,7 @@ Test(device_cl, build_errors)
                      &k),
                  FOLIO_OK, "%s", s.log.text);
     folio_kernel_close(&k);
-    setup_close(&s);
+    device_setup_close(&s);
 }
 
 Test(device_cl, text_carries_names_and_lines)
@@ -464,7 +432,7 @@ Test(device_cl, kernels_share_programs)
 {
     setup s;
     folio_kernel *more[5] = {NULL};
-    setup_open(&s);
+    device_setup_open(&s);
     unsigned builds = atomic_load(&s.dev->builds);
     for (int i = 0; i < 5; i++)
         cr_assert_eq(open_text(s.dev, add_source, "add", "", &more[i]),
@@ -487,7 +455,7 @@ Test(device_cl, kernels_share_programs)
         folio_kernel_close(&more[i]);
     }
     folio_kernel_close(&other);
-    setup_close(&s);
+    device_setup_close(&s);
 }
 
 /* The call that makes a queue follows the device's version: a device of 1.2
@@ -496,7 +464,7 @@ Test(device_cl, queue_on_a_1_2_device)
 {
     setup s;
     folio_queue *q = NULL;
-    setup_open(&s);
+    device_setup_open(&s);
     cr_expect(!folio_queue_uses_properties(120));
     cr_expect(folio_queue_uses_properties(200));
     cr_expect(folio_queue_uses_properties(300));
@@ -509,7 +477,7 @@ Test(device_cl, queue_on_a_1_2_device)
                  FOLIO_OK);
     cr_expect_eq(out, 5);
     folio_queue_close(&q);
-    setup_close(&s);
+    device_setup_close(&s);
 }
 
 typedef struct worker {
@@ -557,7 +525,7 @@ Test(device_cl, eight_threads_on_two_devices)
     setup s;
     worker w[THREADS];
     folio_device *other = NULL;
-    setup_open(&s);
+    device_setup_open(&s);
     folio_device_params p = pocl_params("", &s.log);
     cr_assert_eq(folio_device_open(&p, &other), FOLIO_OK);
     /* Called from many threads, which the log that is kept does not bear. */
@@ -574,7 +542,7 @@ Test(device_cl, eight_threads_on_two_devices)
     /* Each text once per device, whoever came first. */
     cr_expect_eq(atomic_load(&s.dev->builds) - builds, 6);
     folio_device_close(&other);
-    setup_close(&s);
+    device_setup_close(&s);
 }
 
 /* ---- failures --------------------------------------------------------------
@@ -619,7 +587,7 @@ Test(device_cl, deadline)
     setup s;
     folio_kernel *k = NULL;
     int32_t v = 7;
-    setup_open(&s);
+    device_setup_open(&s);
     cr_assert_eq(open_text(s.dev, slow_source, "slow", "", &k), FOLIO_OK);
     launch_slow(&s, k, 10); /* compiled and warm */
     cr_assert_eq(folio_queue_finish(s.q), FOLIO_OK);
@@ -641,7 +609,7 @@ Test(device_cl, deadline)
         left[i] = s.q->stages[i].event ? s.q->stages[i].data : NULL;
     cr_expect_not_null(left[0]);
     folio_kernel_close(&k);
-    setup_close(&s);
+    device_setup_close(&s);
     /* Nothing was released: the driver's queue is there still. */
     cr_expect_eq(clFinish(left_alone), CL_SUCCESS);
     for (int i = 0; i < FOLIO_N_STAGES; i++)
@@ -652,19 +620,19 @@ Test(device_cl, no_deadline)
 {
     setup s;
     folio_kernel *k = NULL;
-    setup_open(&s);
+    device_setup_open(&s);
     s.dev->wait_ms = 0;
     cr_assert_eq(open_text(s.dev, slow_source, "slow", "", &k), FOLIO_OK);
     launch_slow(&s, k, 100000000);
     cr_expect_eq(folio_queue_finish(s.q), FOLIO_OK);
     folio_kernel_close(&k);
-    setup_close(&s);
+    device_setup_close(&s);
 }
 
 Test(device_cl, fatal_codes)
 {
     setup s;
-    setup_open(&s);
+    device_setup_open(&s);
     cr_expect_eq(folio_native_result(s.q, CL_SUCCESS, "x"), FOLIO_OK);
     cr_expect_eq(folio_native_result(s.q, CL_OUT_OF_RESOURCES, "x"),
                  FOLIO_E_NOMEM);
@@ -677,7 +645,7 @@ Test(device_cl, fatal_codes)
     cr_expect(strstr(s.log.text, "a kernel failed: illegal read or write"),
               "%s", s.log.text);
     expect_dead(&s);
-    setup_close(&s);
+    device_setup_close(&s);
 }
 
 Test(device_cl, codes)
@@ -703,115 +671,4 @@ Test(device_cl, codes)
                      cases[i].code);
     cr_expect_str_eq(folio_cl_error_name(-5), "CL_OUT_OF_RESOURCES");
     cr_expect_str_eq(folio_cl_error_name(-12345), "CL error");
-}
-
-/* ---- a caller's own objects
- * -------------------------------------------------- */
-
-static cl_uint count_of(cl_context c)
-{
-    cl_uint n = 0;
-    cr_assert_eq(
-        clGetContextInfo(c, CL_CONTEXT_REFERENCE_COUNT, sizeof n, &n, NULL),
-        CL_SUCCESS);
-    return n;
-}
-
-Test(device_cl, wraps_a_callers_objects)
-{
-    setup s;
-    setup_open(&s);
-    cl_int code;
-    cl_device_id id = folio_native_device(s.dev);
-    cl_context c = clCreateContext(NULL, 1, &id, NULL, NULL, &code);
-    cr_assert_eq(code, CL_SUCCESS);
-    cl_command_queue cq =
-        clCreateCommandQueueWithProperties(c, id, NULL, &code);
-    cr_assert_eq(code, CL_SUCCESS);
-    const cl_queue_properties ooo[] = {
-        CL_QUEUE_PROPERTIES, CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE, 0};
-    cl_command_queue loose =
-        clCreateCommandQueueWithProperties(c, id, ooo, &code);
-    cr_assert_eq(code, CL_SUCCESS);
-    cl_mem mem = clCreateBuffer(c, CL_MEM_READ_WRITE, 300, NULL, &code);
-    cr_assert_eq(code, CL_SUCCESS);
-    cl_int five = 5, got = 0;
-    cr_expect_eq(clEnqueueFillBuffer(cq, mem, &five, 4, 0, 300, 0, NULL, NULL),
-                 CL_SUCCESS);
-    cr_expect_eq(clFinish(cq), CL_SUCCESS);
-    usleep(100000);
-    cl_uint before = count_of(c);
-    /* A queue's last event counts too in PoCL. */
-    cl_uint queue_before = 0;
-    cr_expect_eq(clGetCommandQueueInfo(cq, CL_QUEUE_REFERENCE_COUNT,
-                                       sizeof queue_before, &queue_before,
-                                       NULL),
-                 CL_SUCCESS);
-
-    folio_device *dev = NULL;
-    folio_queue *q = NULL;
-    folio_buf *b = NULL;
-    folio_device_params p = pocl_params("", &s.log);
-    cr_expect_eq(folio_device_wrap(NULL, id, &p, &dev), FOLIO_E_INVAL);
-    cr_expect_eq(folio_device_wrap(c, NULL, &p, &dev), FOLIO_E_INVAL);
-    cr_assert_eq(folio_device_wrap(c, id, &p, &dev), FOLIO_OK, "%s",
-                 s.log.text);
-    cr_expect_eq(folio_native_context(dev), c);
-    folio_device_info info = {.size = sizeof info};
-    folio_device_get_info(dev, &info);
-    cr_expect_eq(info.index, s.dev->info.index);
-    cr_expect_eq(info.caps, s.dev->info.caps);
-
-    cr_expect_eq(folio_queue_wrap(dev, NULL, &q), FOLIO_E_INVAL);
-    cr_expect_eq(folio_queue_wrap(dev, loose, &q), FOLIO_E_INVAL);
-    cr_expect_eq(folio_queue_wrap(s.dev, cq, &q), FOLIO_E_INVAL);
-    cr_assert_eq(folio_queue_wrap(dev, cq, &q), FOLIO_OK);
-    cr_expect_eq(folio_native_queue(q), cq);
-    cr_expect_eq(folio_buf_wrap(s.dev, mem, &b), FOLIO_E_INVAL);
-    cr_expect_eq(folio_buf_wrap(dev, NULL, &b), FOLIO_E_INVAL);
-    cr_expect_eq(folio_buf_wrap_host(dev, &p, 8, &b), FOLIO_E_INVAL);
-    cr_assert_eq(folio_buf_wrap(dev, mem, &b), FOLIO_OK);
-    cr_expect_eq(folio_buf_bytes(b), 300);
-
-    /* The caller uses its queue between folio's calls. */
-    cr_expect_eq(clEnqueueFillBuffer(cq, mem, &five, 4, 0, 300, 0, NULL, NULL),
-                 CL_SUCCESS);
-    folio_kernel *k = NULL;
-    cr_assert_eq(open_text(dev, add_source, "add", "", &k), FOLIO_OK);
-    const folio_grid g = {.groups = {1, 1, 1}, .local = {8, 1, 1}};
-    const folio_arg args[] = {folio_arg_view((folio_view){.buf = b}),
-                              folio_arg_i32(2)};
-    cr_expect_eq(folio_launch(q, k, &g, args, 2), FOLIO_OK);
-    cr_expect_eq(
-        clEnqueueReadBuffer(cq, mem, CL_TRUE, 0, 4, &got, 0, NULL, NULL),
-        CL_SUCCESS);
-    cr_expect_eq(got, 7);
-
-    folio_device_close(&dev);
-    folio_buf_close(&b);
-    folio_kernel_close(&k);
-    folio_queue_close(&q);
-    cr_expect_eq(clFinish(cq), CL_SUCCESS);
-    cl_uint mem_refs = 0, queue_refs = 0;
-    /* PoCL's threads give theirs back a little after the end of a command. */
-    for (int i = 0; i < 100 && (mem_refs != 1 || queue_refs != queue_before);
-         i++) {
-        usleep(10000);
-        cr_assert_eq(clGetMemObjectInfo(mem, CL_MEM_REFERENCE_COUNT,
-                                        sizeof mem_refs, &mem_refs, NULL),
-                     CL_SUCCESS);
-        cr_assert_eq(clGetCommandQueueInfo(cq, CL_QUEUE_REFERENCE_COUNT,
-                                           sizeof queue_refs, &queue_refs,
-                                           NULL),
-                     CL_SUCCESS);
-    }
-    cr_expect_eq(mem_refs, 1, "%u on the buffer", mem_refs);
-    cr_expect_eq(queue_refs, queue_before, "%u on the queue", queue_refs);
-    cr_expect_eq(count_of(c), before, "%u instead of %u on the context",
-                 count_of(c), before);
-    clReleaseMemObject(mem);
-    clReleaseCommandQueue(loose);
-    clReleaseCommandQueue(cq);
-    clReleaseContext(c);
-    setup_close(&s);
 }
