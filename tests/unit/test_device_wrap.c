@@ -1,10 +1,12 @@
 /* test_device_wrap.c: a caller's own context, queue and buffers are borrowed
  * and given back. */
+#define _DEFAULT_SOURCE
 #include "unit/device_util.h"
 #include "device/native.h"
 
 #include <criterion/criterion.h>
 #include <string.h>
+#include <unistd.h>
 
 static cl_uint count_of(cl_context c)
 {
