@@ -7,12 +7,13 @@
 
 typedef struct options {
     const char *model, *prompt, *prompt_file, *device, *ids, *force;
-    const char *perplexity, *detok_ids;
+    const char *perplexity, *detok_ids, *requests, *trace_file;
     long long n, ctx, block, top_logits, threads, max_tok, seed, top_k;
-    long long shuffle;
+    long long shuffle, n_blocks, max_seqs, budget, watermark;
     double temp, top_p, min_p;
     bool json, ignore_eos, exact, tokenize, detokenize, no_special, trace;
-    bool verbose, have_n, have_seed, have_sampling, kv_f32;
+    bool verbose, have_n, have_seed, have_sampling, have_max_tok, kv_f32;
+    bool have_watermark, no_prefix_cache, no_chunking, audit;
 } options;
 
 typedef struct app {
@@ -41,13 +42,19 @@ int options_parse(int argc, char **argv, options *o);
 /* cl-decode-run.c */
 double now_s(void);
 folio_status open_tokenizer(app *a);
-folio_status open_engine(app *a, int32_t max_rows, bool trace);
+/* Device and model, for max_seqs sequences at once. */
+folio_status open_model(app *a, int32_t max_seqs);
+/* The same, and a runner with its paged state for one sequence. */
+folio_status open_runner(app *a, int32_t max_rows, bool trace);
 void close_app(app *a);
 /* Feeds ids in steps of at most max_tok; logits of the last `want` ids are the
  * rows of the last forward (want <= max_rows, all in one step). */
 folio_status feed(app *a, const int32_t *ids, size_t n, int32_t want,
                   bool trace);
 extern volatile int interrupted;
+
+/* cl-decode-requests.c */
+folio_status mode_requests(app *a);
 
 /* cl-decode-modes.c: each prints its JSON or text. */
 folio_status mode_tokenize(app *a);

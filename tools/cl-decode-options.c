@@ -31,6 +31,15 @@ enum {
     O_TOP_LOGITS,
     O_TRACE,
     O_PERPLEXITY,
+    O_REQUESTS,
+    O_N_BLOCKS,
+    O_MAX_SEQS,
+    O_BUDGET,
+    O_WATERMARK,
+    O_NO_PREFIX_CACHE,
+    O_NO_CHUNKING,
+    O_AUDIT,
+    O_TRACE_FILE,
     O_TOKENIZE,
     O_DETOKENIZE,
     O_VERBOSE,
@@ -104,6 +113,31 @@ static const tool_option table[] = {
     [O_PERPLEXITY] = {"--perplexity", NULL, "FILE",
                       "print the negative log likelihood of a text, in "
                       "windows of --ctx ids (default 1024)"},
+    [O_REQUESTS] =
+        {"--requests", NULL, "FILE",
+         "run many requests at once, one JSON object a line, - is "
+         "stdin; a line of JSON for each answer. --requests r.jsonl"},
+    [O_N_BLOCKS] = {"--n-blocks", NULL, "N",
+                    "KV blocks of the pool for --requests; default: what the "
+                    "device has room for. --n-blocks 64"},
+    [O_MAX_SEQS] = {"--max-seqs", NULL, "N",
+                    "texts computed at once with --requests; default 8. "
+                    "--max-seqs 32"},
+    [O_BUDGET] = {"--budget", NULL, "N",
+                  "ids computed in one step with --requests; default 512. "
+                  "--budget 256"},
+    [O_WATERMARK] = {"--watermark", NULL, "N",
+                     "blocks kept free when a request is let in; default: 1 % "
+                     "of the pool. --watermark 4"},
+    [O_NO_PREFIX_CACHE] = {"--no-prefix-cache", NULL, NULL,
+                           "compute equal beginnings of requests again"},
+    [O_NO_CHUNKING] = {"--no-chunking", NULL, NULL,
+                       "compute prompts whole, whatever the budget"},
+    [O_AUDIT] = {"--audit", NULL, NULL,
+                 "check every block and request after each step"},
+    [O_TRACE_FILE] = {"--trace-file", NULL, "FILE",
+                      "write the steps of --requests as a Chrome trace. "
+                      "--trace-file t.json"},
     [O_TOKENIZE] = {"--tokenize", NULL, NULL, "print the ids of the text"},
     [O_DETOKENIZE] = {"--detokenize", NULL, NULL, "print the text of --ids"},
     [O_VERBOSE] = {"--verbose", "-v", NULL,
@@ -148,6 +182,10 @@ static int take(options *o, int i, const char *arg)
         {O_MAX_TOK, 1, 1 << 20, offsetof(options, max_tok)},
         {O_SHUFFLE, 0, INT32_MAX, offsetof(options, shuffle)},
         {O_TOP_LOGITS, 1, INT32_MAX, offsetof(options, top_logits)},
+        {O_N_BLOCKS, 1, INT32_MAX, offsetof(options, n_blocks)},
+        {O_MAX_SEQS, 1, 1 << 16, offsetof(options, max_seqs)},
+        {O_BUDGET, 1, 1 << 20, offsetof(options, budget)},
+        {O_WATERMARK, 0, INT32_MAX, offsetof(options, watermark)},
     };
     static const struct {
         int opt;
@@ -215,6 +253,12 @@ static int take(options *o, int i, const char *arg)
     case O_PERPLEXITY:
         o->perplexity = arg;
         break;
+    case O_REQUESTS:
+        o->requests = arg;
+        break;
+    case O_TRACE_FILE:
+        o->trace_file = arg;
+        break;
     default:
         break;
     }
@@ -223,22 +267,48 @@ static int take(options *o, int i, const char *arg)
     o->exact |= i == O_EXACT;
     o->json |= i == O_JSON;
     o->trace |= i == O_TRACE;
+    o->have_max_tok |= i == O_MAX_TOK;
+    o->have_watermark |= i == O_WATERMARK;
+    o->no_prefix_cache |= i == O_NO_PREFIX_CACHE;
+    o->no_chunking |= i == O_NO_CHUNKING;
+    o->audit |= i == O_AUDIT;
     o->tokenize |= i == O_TOKENIZE;
     o->detokenize |= i == O_DETOKENIZE;
     o->verbose |= i == O_VERBOSE;
     return -1;
 }
 
+static const char *requests_contradiction(const options *o)
+{
+    const bool engine = o->n_blocks || o->max_seqs || o->budget ||
+                        o->have_watermark || o->no_prefix_cache ||
+                        o->no_chunking || o->audit || o->trace_file;
+    if (!o->requests)
+        return engine ? "--n-blocks, --max-seqs, --budget, --watermark, "
+                        "--no-prefix-cache, --no-chunking, --audit and "
+                        "--trace-file need --requests"
+                      : NULL;
+    if (o->prompt || o->prompt_file || o->ids)
+        return "--requests takes its prompts from its own file";
+    if (o->have_max_tok || o->shuffle >= 0)
+        return "--max-tok and --shuffle-blocks are not for --requests (see "
+               "--budget)";
+    if (o->budget && o->budget < (o->max_seqs ? o->max_seqs : 8))
+        return "--budget must be at least --max-seqs";
+    return NULL;
+}
+
 /* What cannot be meant together, and what needs something else. */
 static const char *contradiction(const options *o)
 {
     int modes = o->tokenize + o->detokenize + o->trace + (o->top_logits > 0) +
-                (o->force != NULL) + (o->perplexity != NULL);
+                (o->force != NULL) + (o->perplexity != NULL) +
+                (o->requests != NULL);
     int texts =
         (o->prompt != NULL) + (o->prompt_file != NULL) + (o->ids != NULL);
     if (modes > 1 && !(modes == 2 && o->top_logits > 0 && o->force))
-        return "--tokenize, --detokenize, --trace, --top-logits, --force and "
-               "--perplexity exclude each other";
+        return "--tokenize, --detokenize, --trace, --top-logits, --force, "
+               "--perplexity and --requests exclude each other";
     if (texts > 1)
         return "--prompt, --file and --ids exclude each other";
     if (texts && o->perplexity)
@@ -249,14 +319,14 @@ static const char *contradiction(const options *o)
         return "--tokenize needs text, not --ids";
     if (o->ids && o->no_special)
         return "--no-special is about text, --ids has none";
-    if (modes && (o->have_n || o->ignore_eos || o->temp > 0.0))
+    if (modes && !o->requests && (o->have_n || o->ignore_eos || o->temp > 0.0))
         return "-n, --ignore-eos and --temp are about generating, which this "
                "mode does not do";
-    if (o->have_sampling && o->temp == 0.0)
+    if (o->have_sampling && o->temp == 0.0 && !o->requests)
         return "--seed, --top-k, --top-p and --min-p do nothing at --temp 0";
     if (o->ignore_eos && !o->have_n)
         return "--ignore-eos needs -n";
-    return NULL;
+    return requests_contradiction(o);
 }
 
 int options_parse(int argc, char **argv, options *o)

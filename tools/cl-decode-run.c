@@ -80,13 +80,11 @@ static folio_status open_paging(app *a)
     return folio_kv_seq_open(a->pool, &sp, &a->seq);
 }
 
-folio_status open_engine(app *a, int32_t max_rows, bool trace)
+folio_status open_model(app *a, int32_t max_seqs)
 {
     folio_device_params dp;
     folio_model_params mp;
-    folio_runner_params rp;
     folio_status st;
-    double t0 = now_s();
 
     folio_device_params_default(&dp);
     dp.select = a->o.device;
@@ -100,7 +98,7 @@ folio_status open_engine(app *a, int32_t max_rows, bool trace)
     folio_model_params_default(&mp);
     mp.progress = show_progress;
     mp.progress_user = a;
-    mp.max_seqs = 1;
+    mp.max_seqs = max_seqs;
     mp.exact = a->o.exact;
     mp.log = a->log;
     if ((st = folio_model_open(a->dev, a->model_path, &mp, &a->model)) !=
@@ -108,7 +106,16 @@ folio_status open_engine(app *a, int32_t max_rows, bool trace)
         return st;
     a->info.size = sizeof a->info;
     folio_model_get_info(a->model, &a->info);
+    return FOLIO_OK;
+}
 
+folio_status open_runner(app *a, int32_t max_rows, bool trace)
+{
+    folio_runner_params rp;
+    folio_status st;
+    double t0 = now_s();
+    if ((st = open_model(a, 1)) != FOLIO_OK)
+        return st;
     folio_runner_params_default(&rp);
     rp.max_tok = (int32_t)a->o.max_tok;
     rp.max_rows = max_rows;

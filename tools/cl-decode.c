@@ -45,7 +45,7 @@ static folio_status find_model(app *a)
 static folio_status read_prompt(app *a)
 {
     const options *o = &a->o;
-    if (o->perplexity)
+    if (o->perplexity || o->requests)
         return FOLIO_OK;
     if (o->ids) {
         if (!tool_parse_ids(o->ids, &a->prompt, &a->n_prompt))
@@ -293,6 +293,8 @@ static folio_status run(app *a)
         return mode_tokenize(a);
     if (o->detokenize)
         return mode_detokenize(a);
+    if (o->requests)
+        return mode_requests(a);
     /* Said before weights are loaded. */
     if (!o->perplexity && a->n_prompt == 0)
         return fail_with(a, FOLIO_E_INVAL, "the prompt is empty");
@@ -305,7 +307,7 @@ static folio_status run(app *a)
             a->o.max_tok = 128;
         rows = (int32_t)a->o.max_tok;
     }
-    st = open_engine(a, rows, o->trace);
+    st = open_runner(a, rows, o->trace);
     if (st != FOLIO_OK)
         return st;
     if (o->perplexity)

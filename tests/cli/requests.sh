@@ -1,0 +1,102 @@
+#!/usr/bin/env bash
+# cl-decode --requests: many requests at once, one line of JSON an answer; what
+# is wrong with a line stays with that line; the answers are those of the
+# program alone, whatever runs beside them.
+. "$(dirname -- "${BASH_SOURCE[0]}")/lib.bash"
+refused "engine option alone" "--requests" --n-blocks 4 -p a
+refused "two modes" "--requests" --requests x --trace
+refused "prompt as well" "--requests" --requests x -p a
+refused "max-tok" "--budget" --requests x --max-tok 4
+refused "budget below max-seqs" "--budget" --requests x --budget 4 --max-seqs 5
+need_model
+fails "no such file" IO -m "$MODEL" --device host --requests "$T/none"
+
+# lines NAME EXPRESSION: Python over o, the objects on stdout, and by, those of
+# them that answer by (id, completion).
+lines()
+{
+    local said
+    if said=$(python3 - "$OUT" "$2" 2>&1 <<'PY'
+import json, sys
+o = [json.loads(l) for l in open(sys.argv[1], encoding="utf-8")]
+by = {(x["id"], x["completion"]): x for x in o if "completion" in x}
+bad = {x["id"]: x["error"]["code"] for x in o if "completion" not in x}
+if not eval("(%s)" % sys.argv[2]):
+    raise SystemExit("does not hold: " + sys.argv[2])
+PY
+    ); then
+        pass
+    else
+        fail "$1" "$(tail -n 1 <<<"$said")"
+    fi
+}
+
+host -p "Gravity is" -n 12 --json
+alone=$(value "j['ids']")
+text=$(value "repr(j['text'])")
+host --ids 504,3575,282,4649,314 --temp 0.9 --seed 3 -n 8 --json
+sampled=$(value "j['ids']")
+
+cat >"$T/r" <<'R'
+{"id": "g", "prompt": "Gravity is", "n_predict": 12}
+{"id": 1, "prompt_ids": [504,3575,282,4649,314], "n_predict": 8, "temperature": 0.9, "seed": 3, "n": 2}
+
+{"id": "late", "prompt": "Gravity is", "n_predict": 12, "arrive_ms": 200}
+{"id": "stopped", "prompt": "Gravity is", "n_predict": 400, "ignore_eos": true, "cancel_ms": 300}
+{"id": "slow", "prompt": "Gravity is", "n_predict": 400, "ignore_eos": true, "deadline_ms": 200}
+{"id": "salted", "prompt": "Gravity is", "n_predict": 12, "salt": "mine", "priority": 7}
+no JSON
+[1]
+{"id": "e1", "prompt": "x", "tempreture": 1}
+{"id": "e2", "prompt": "x", "temperature": -1}
+{"id": "e3", "prompt": "x", "prompt_ids": [1]}
+{"id": "e4"}
+{"id": "e5", "prompt_ids": [1, 4000000]}
+{"id": "e6", "prompt": "x", "n_predict": 100000}
+{"id": "e7", "prompt": "x", "n_predict": "many"}
+{"id": "e8", "prompt_ids": []}
+R
+host --requests "$T/r" --audit --trace-file "$T/trace"
+exits requests 0
+lines "every line has its answer" "len(o) == 17 and len(by) == 7"
+lines "greedy as alone" "all(by[k, 0]['ids'] == $alone and
+    by[k, 0]['text'] == $text and by[k, 0]['finish'] == 'length'
+    for k in ('g', 'late', 'salted'))"
+lines "sampled as alone" "by[1, 0]['ids'] == $sampled and
+    by[1, 1]['ids'] != $sampled"
+lines "a cancelled one" "by['stopped', 0]['finish'] == 'abort' and
+    by['stopped', 0]['ids'][:12] == ${alone}[:len(by['stopped', 0]['ids'])]"
+lines "one past its deadline" "by['slow', 0]['finish'] == 'deadline'"
+lines "figures" "all(x['queue_s'] >= 0 and x['prefill_s'] > 0 and
+    x['decode_s'] >= 0 and x['preemptions'] == 0 and x['cached_tokens'] >= 0
+    for x in by.values() if x['ids'])"
+lines "bad lines" "bad == {None: 'FORMAT', 'e1': 'INVAL', 'e2': 'INVAL',
+    'e3': 'INVAL', 'e4': 'INVAL', 'e5': 'RANGE', 'e6': 'TOO_LARGE',
+    'e7': 'INVAL', 'e8': 'INVAL'}"
+lines "the unknown field is named" "any('tempreture' in x['error']['message']
+    for x in o if 'error' in x)"
+has "summary" "$ERR" "16 requests in"
+if python3 -c 'import json, sys
+names = {e["name"] for e in json.load(open(sys.argv[1]))["traceEvents"]}
+assert names >= {"plan", "upload", "kernels", "wait", "sample", "commit"}' \
+    "$T/trace"; then pass; else fail "trace" "is not as it should be"; fi
+
+# A pool that holds one of them at a time, and everything switched off.
+for i in 1 2 3 4 5 6; do
+    printf '{"id": %s, "prompt": "Gravity is", "n_predict": 12}\n' $i
+done >"$T/six"
+for how in "--n-blocks 5 --block 4" "--no-prefix-cache" "--no-chunking" \
+    "--budget 8" "--max-seqs 1" "--watermark 2 --n-blocks 12 --block 4"; do
+    # shellcheck disable=SC2086
+    host --requests "$T/six" --audit $how
+    exits "$how" 0
+    lines "$how" "len(by) == 6 and all(x['ids'] == $alone for x in by.values())"
+done
+host --requests "$T/six" --audit --n-blocks 5 --block 4 --no-prefix-cache
+lines "a cramped pool preempts" "sum(x['preemptions'] for x in by.values()) > 0"
+"$BIN/cl-decode" -m "$MODEL" --device host --requests - <"$T/six" >"$OUT" \
+    2>"$ERR"
+RC=$?
+exits "from stdin" 0
+lines "from stdin" "len(by) == 6"
+finish
