@@ -149,7 +149,7 @@ Test(mem, kv_blocks_do_not_overlap, .init = set_up, .fini = tear_down)
         {1, 1, 1, true},    {64, 1, 1, true},   {65, 1, 2, true},
         {32, 2, 1, true},   {33, 2, 2, true},   {100, 2, 4, true},
         {129, 2, 3, false}, {256, 3, 4, false}, {256, 1, 4, true},
-        {257, 1, 0, true},  {85, 3, 2, false},   {7, 5, 1, true},
+        {257, 1, 0, true},  {85, 3, 2, false},  {7, 5, 1, true},
         {64, 70, 1, false},
     };
     for (size_t i = 0; i < FOLIO_COUNT(cases); i++) {
