@@ -166,7 +166,7 @@ Test(sample, min_p_is_relative_to_the_best)
 static uint32_t mask_slowly(const float *logits, int32_t n, float t, int32_t k,
                             float p, double *margin)
 {
-    int32_t order[32];
+    int32_t order[32] = {0};
     double cum[33] = {0}, sum = 0;
     for (int32_t i = 0; i < n; i++) {
         int32_t at = i;
