@@ -1,0 +1,312 @@
+#!/usr/bin/env python3
+"""Writes covering.def, the cases of folio-check: all pairs of the values that
+each op can meet, plus named cases. usage: make_covering.py > covering.def
+
+A program costs a second of compiling, so values that programs are built from
+are paired in as few combinations as possible, and each combination is then met
+with several values of those that are passed at run time. Attention and linear
+have several variants; `pick` says which of them runs a case (their number
+modulo 3 or 4; -1 all), and is paired like any other value. The harness counts
+the programs of a run. Same output on every machine: no random module."""
+
+import itertools
+
+SEED = 1
+
+
+def rand(n):
+    """Multiplicative congruential (Lehmer), good enough to break ties."""
+    global SEED
+    SEED = SEED * 48271 % 2147483647
+    return SEED % n
+
+
+def emit(macro, *values):
+    print(f"CHECK_{macro}({', '.join(str(v) for v in values)})")
+
+
+class Cover:
+    """Pairs of factor values met so far."""
+
+    def __init__(self, factors):
+        self.factors = factors  # name -> values
+        self.names = list(factors)
+        self.left = {
+            (a, x, b, y)
+            for a, b in itertools.combinations(self.names, 2)
+            for x in factors[a] for y in factors[b]
+        }
+
+    def pairs(self, row):
+        for a, b in itertools.combinations(self.names, 2):
+            if a in row and b in row:
+                yield (a, row[a], b, row[b])
+
+    def gain(self, row):
+        return sum(p in self.left for p in self.pairs(row))
+
+    def add(self, row):
+        self.left.difference_update(self.pairs(row))
+
+    def complete(self, row):
+        """Fills the missing factors of row, each with the best value."""
+        row = dict(row)
+        for name in sorted(self.names, key=lambda n: -len(self.factors[n])):
+            if name in row:
+                continue
+            best = max(self.factors[name], key=lambda v: (
+                self.gain({**row, name: v}), rand(1000)))
+            row[name] = best
+        return row
+
+    def best(self, fixed, tries=30):
+        rows = []
+        for _ in range(tries):
+            row = dict(fixed)
+            # Start from a pair that is still missing, if one fits.
+            left = [p for p in sorted(self.left, key=str)
+                    if row.get(p[0], p[1]) == p[1] and
+                    row.get(p[2], p[3]) == p[3]]
+            if left:
+                a, x, b, y = left[rand(len(left))]
+                row.update({a: x, b: y})
+            row = self.complete(row)
+            rows.append((self.gain(row), -len(rows), row))
+        return max(rows)[2]
+
+
+# ---- attention --------------------------------------------------------------
+
+HD = [4, 64, 80, 96, 112, 128, 256]
+G = [1, 3, 4, 7, 8, 9, 16]
+BS = [1, 4, 16, 32]
+LAYOUT = ["1, 0", "8, 0", "8, 8", "0, 0"]  # Xk, Xv; 0 = HD
+YV = [1, 2]
+KV = ["F32", "F16"]
+CAP = [0, 30]
+PICK = [0, 1, 2]
+CTX = [0, 1, 15, 16, 17, 127, 128, 129, 1000, 4097]
+BATCH = [1, 3, 33]
+WINDOW = [0, 1, 16, 100]
+MODE = ["DECODE", "PREFILL", "CHUNK", "MIXED"]
+DET = [0, 1]
+CHUNK = [0, 16, 128]
+
+
+def attn(set_, row, segs=1, fill="plain"):
+    emit("ATTN", set_, row["pick"], row["hd"], row["g"], row["kvh"], row["bs"],
+         row["layout"], row["yv"], row["kv"], row["mode"], row["ctx"],
+         row["batch"], row["window"], row["cap"], row["det"], row["chunk"],
+         segs, fill)
+
+
+def attention():
+    program = {"hd": HD, "g": G, "bs": BS, "layout": LAYOUT, "yv": YV,
+               "kv": KV, "cap": CAP, "pick": PICK}
+    run = {"ctx": CTX, "batch": BATCH, "window": WINDOW, "mode": MODE,
+           "det": DET, "chunk": CHUNK}
+    cover = Cover(program)
+    programs = []
+    for hd, g in itertools.product(HD, G):
+        row = cover.best({"hd": hd, "g": g})
+        cover.add(row)
+        programs.append(row)
+    assert not cover.left, cover.left
+
+    cover = Cover({**program, **run})
+    for row in programs:
+        cover.add(row)
+    rows = []
+    while cover.left or len(rows) < len(programs):
+        n = len(rows)
+        if n < len(programs):
+            fixed = programs[n]
+        else:
+            fixed = max(programs, key=lambda r: (
+                cover.gain(cover.complete(r)), rand(1000)))
+        row = cover.best(fixed, 8)
+        # A sequence without keys alone makes no work: give it company.
+        cover.add(row)
+        if row["ctx"] == 0 and row["batch"] == 1:
+            row = {**row, "batch": 3}
+        row["kvh"] = 1 + HD.index(row["hd"]) % 2 if row["g"] < 16 else 1
+        rows.append(row)
+    for row in rows:
+        attn("L", row)
+
+    # Named cases, on two sets of programs that every variant builds.
+    a = {"pick": -1, "hd": 64, "g": 3, "kvh": 2, "bs": 16, "layout": "8, 8",
+         "yv": 1, "kv": "F16", "cap": 0, "window": 0, "det": 1, "chunk": 0,
+         "batch": 3, "mode": "MIXED", "ctx": 33}
+    b = {**a, "hd": 4, "g": 9, "kvh": 1, "bs": 4, "layout": "1, 0", "yv": 2,
+         "kv": "F32", "cap": 30}
+    attn("S", a)
+    attn("S", {**a, "mode": "DECODE", "ctx": 17, "batch": 1, "det": 0})
+    attn("S", {**a, "mode": "PREFILL", "ctx": 17, "window": 5})
+    attn("S", b, segs=4)
+    attn("S", {**b, "mode": "CHUNK", "ctx": 16, "window": 3, "det": 0}, segs=4)
+    for fill in ["zero", "equal", "low", "peak", "tiny"]:
+        attn("L", {**a, "ctx": 129}, fill=fill)
+        attn("L", {**a, "ctx": 300, "mode": "DECODE", "det": 0, "chunk": 16,
+                   "batch": 1}, fill=fill)
+    # One, two and many pieces; a window that starts inside a block and a piece.
+    for chunk in [16, 32, 512]:
+        for window in [0, 300]:
+            attn("L", {**a, "mode": "DECODE", "ctx": 513, "batch": 1, "det": 0,
+                       "chunk": chunk, "window": window})
+    # Whole prompts around a tile's edges.
+    for ctx in [7, 8, 9, 31, 32, 33, 64, 65, 200]:
+        attn("L", {**a, "mode": "PREFILL", "ctx": ctx, "batch": 1})
+    # Pools in several buffers.
+    attn("L", {**a, "ctx": 129, "kvh": 1, "pick": 0}, segs=2)
+    attn("L", {**a, "ctx": 129, "kvh": 1, "pick": 1}, segs=4)
+    attn("L", {**a, "ctx": 129, "kvh": 1, "pick": 2}, segs=4)
+
+
+# ---- linear, embed ----------------------------------------------------------
+
+TYPES = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K",
+         "Q5_K", "Q6_K", "Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS", "MXFP4"]
+PLAIN = ["F32", "F16", "BF16"]
+
+
+def blocks(t):
+    return 1 if t in PLAIN else 256 if t.endswith("K") or t == "IQ4_XS" else 32
+
+
+def linear():
+    run = {"rows": [1, 5, 33, 130], "cols": [1, 2, 3], "xpad": [0, 3],
+           "ypad": [0, 5], "bias": [0, 1], "acc": [0, 1], "views": [1, 2, 4]}
+    cover = Cover(run)
+    odd = {1: [1, 67, 300], 32: [32, 96, 352], 256: [256, 768, 512]}
+
+    def one(set_, pick, t, tok, fill="plain", **fixed):
+        row = cover.best(fixed)
+        cover.add(row)
+        # No more views than rows.
+        row["views"] = min(row["views"], row["rows"])
+        emit("LINEAR", set_, pick, t, row["rows"],
+             odd[blocks(t)][row["cols"] - 1], tok, row["xpad"], row["ypad"],
+             row["bias"], row["acc"], row["views"], fill)
+
+    # Everything every variant does, on one type.
+    for tok in [1, 2, 3, 4, 5, 8, 9, 16, 17, 33, 65]:
+        one("L", -1, "Q4_0", tok)
+    for fill in ["tiny", "zero", "cancel"]:
+        one("L", -1, "Q4_0", 9, fill, rows=33)
+    one("S", -1, "Q4_0", 1, rows=33)
+    one("S", -1, "Q4_0", 9, rows=5)
+    # All types at the floor, and each by one more variant.
+    for i, t in enumerate(TYPES):
+        one("L", 3, t, 2)
+        one("L", 3, t, 1, "tiny")
+        if t == "Q4_0":
+            continue
+        pick = 1 if t in ["F32", "Q8_0", "Q6_K"] else 2 * (i % 2)
+        tok = 17 if pick == 1 else 1 if i % 4 < 2 else 3
+        for n in range(3):
+            one("L", pick, t, tok, "tiny" if n == 2 else "plain")
+        if pick == 1:
+            one("L", pick, t, 33)
+    one("S", 3, "F32", 2, rows=5)
+    one("S", 3, "Q6_K", 2, rows=5)
+    one("S", 3, "MXFP4", 2, rows=5)
+    while cover.left:
+        one("L", -1, "Q4_0", [2, 9][rand(2)])
+
+
+def embed():
+    for i, t in enumerate(TYPES):
+        set_ = "S" if t in ["Q4_K", "F16"] else "L"
+        if t in ["Q5_1", "IQ4_NL", "Q2_K", "Q3_K", "Q5_0", "IQ4_XS"]:
+            continue
+        cols = blocks(t) * [3, 1, 2][i % 3] if t not in PLAIN else 67 + i
+        emit("EMBED", set_, t, [40, 7, 129][i % 3], cols, [1, 3, 18][i % 3],
+             [2, 1, 4][i % 3], "plain")
+        emit("EMBED", "L", t, 33, cols, 4, 1, "tiny")
+
+
+# ---- the rest ---------------------------------------------------------------
+
+def small_ops():
+    for x_rows, rows, dim in [(1, 1, 1), (7, 3, 65), (5, 9, 576), (40, 33, 300)]:
+        emit("GATHER", "S" if dim == 65 else "L", x_rows, rows, dim)
+
+    cover = Cover({"rows": [1, 3, 33], "dim": [1, 5, 64, 257, 576, 4096],
+                   "xpad": [0, 3], "opad": [0, 2], "res": [0, 1],
+                   "alias": [0, 1], "fill": ["plain", "zero", "tiny", "huge"]})
+    while cover.left:
+        r = cover.best({})
+        cover.add(r)
+        emit("RMSNORM", "L", r["rows"], r["dim"], r["xpad"], r["opad"],
+             r["res"], r["alias"], r["fill"])
+    emit("RMSNORM", "S", 3, 300, 1, 2, 1, 0, "plain")
+    emit("RMSNORM", "S", 1, 5, 0, 0, 0, 1, "plain")
+
+    cover = Cover({"act": ["SILU", "GELU_TANH"], "tok": [1, 3, 33],
+                   "dim": [1, 65, 256, 1536], "pad": ["0, 0, 0", "1, 2, 3"],
+                   "alias": [0, 1, 2], "fill": ["plain", "huge"]})
+    while cover.left:
+        r = cover.best({})
+        cover.add(r)
+        emit("ACT", "L", r["act"], r["tok"], r["dim"], r["pad"], r["alias"],
+             r["fill"])
+    for act in ["SILU", "GELU_TANH"]:
+        emit("ACT", "S", act, 3, 65, 1, 2, 3, 0, "huge")
+
+    for n, alias, fill in [(1, 0, "plain"), (1000, 0, "plain"), (257, 1, "huge"),
+                           (65537, 0, "tiny")]:
+        emit("ADD", "S" if n == 1000 else "L", n, alias, fill)
+
+    cover = Cover({"rows": [1, 3, 33], "vocab": [1, 63, 1000, 49152],
+                   "k": [1, 5, 40, 64],
+                   "fill": ["plain", "zero", "equal", "low", "peak", "tiny",
+                            "huge", "nan"]})
+    while cover.left:
+        r = cover.best({})
+        cover.add(r)
+        if r["vocab"] * r["rows"] > 200000:
+            r["rows"] = 3
+        emit("TOPK", "L", r["rows"], r["vocab"], r["k"], r["fill"])
+    emit("TOPK", "S", 3, 300, 5, "nan")
+    emit("TOPK", "S", 2, 70, 1, "equal")
+
+    for set_, row in [
+        ("S", "64, 4, 2, 16, 8, 8, 1, F16, 64, 0, 5, 0, 1, plain"),
+        ("S", "64, 4, 2, 16, 8, 8, 1, F16, 64, 0, 5, 4, 1, tiny"),
+        ("S", "8, 3, 1, 4, 1, 0, 2, F32, 4, 1, 6, 4, 4, plain"),
+        ("L", "64, 9, 3, 16, 8, 0, 2, F32, 64, 1, 33, 4, 1, plain"),
+        ("L", "4, 3, 1, 1, 8, 8, 1, F16, 4, 0, 9, 0, 1, plain"),
+        ("L", "80, 7, 1, 32, 8, 8, 2, F16, 80, 0, 17, 4, 2, plain"),
+        ("L", "96, 4, 4, 4, 0, 0, 1, F32, 48, 1, 3, 0, 1, plain"),
+        ("L", "112, 8, 1, 16, 1, 0, 1, F16, 112, 0, 40, 4, 4, plain"),
+        ("L", "128, 9, 9, 16, 0, 0, 2, F16, 128, 0, 2, 0, 1, plain"),
+        ("L", "256, 4, 1, 32, 8, 8, 1, F32, 64, 0, 1, 0, 1, plain"),
+        ("L", "64, 0, 2, 16, 8, 8, 1, F16, 64, 0, 5, 4, 1, plain"),
+        ("L", "64, 4, 2, 16, 8, 8, 1, F16, 0, 0, 5, 4, 1, plain"),
+        ("L", "64, 4, 2, 16, 8, 8, 1, F16, 64, 0, 300, 0, 1, plain"),
+    ]:
+        print(f"CHECK_ROPE({set_}, {row})")
+
+    for set_, row in [("S", "64, 2, 16, F16, 3, 1"), ("S", "8, 1, 4, F32, 3, 4"),
+                      ("L", "4, 1, 1, F16, 9, 1"), ("L", "80, 3, 32, F32, 5, 2"),
+                      ("L", "128, 8, 16, F16, 33, 4")]:
+        print(f"CHECK_COPY({set_}, {row})")
+
+
+MACROS = ["EMBED", "GATHER", "RMSNORM", "LINEAR", "ROPE", "COPY", "ACT", "ADD",
+          "TOPK", "ATTN"]
+
+print("""/* covering.def: the cases of folio-check, written by make_covering.py; not to
+ * be edited. First field: S also in small runs, L in the full list only. The
+ * others are those of the structs in op_*.c. Included with one of the macros
+ * defined. */
+/* clang-format off */""")
+for m in MACROS:
+    print(f"#ifndef CHECK_{m}\n#define CHECK_{m}(...)\n#endif")
+small_ops()
+embed()
+linear()
+attention()
+for m in MACROS:
+    print(f"#undef CHECK_{m}")
