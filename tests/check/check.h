@@ -80,9 +80,9 @@ typedef struct ck_problem {
     folio_op_id op;
     char name[160];
     bool deterministic; /* run with a fixed plan */
-    /* Which of the op's OpenCL variants run it: those whose number modulo
-     * pick_of is pick; pick -1: all. */
-    int pick, pick_of;
+    /* Which of the op's OpenCL variants run it: "all", or the one whose name
+     * ends so; where the device cannot have that one, the floor. */
+    const char *pick;
     ck_slot slot[CK_MAX_SLOTS];
     int n_slots;
     ck_args args;

@@ -5,8 +5,9 @@ each op can meet, plus named cases. usage: make_covering.py > covering.def
 A program costs a second of compiling, so values that programs are built from
 are paired in as few combinations as possible, and each combination is then met
 with several values of those that are passed at run time. Attention and linear
-have several variants; `pick` says which of them runs a case (their number
-modulo 3 or 4; -1 all), and is paired like any other value. The harness counts
+have several variants; `pick` says which of them runs a case (the end of its
+name, or all), and is paired like any other value; where a device cannot have
+that variant, the floor runs the case. The harness counts
 the programs of a run. Same output on every machine: no random module."""
 
 import itertools
@@ -31,6 +32,7 @@ class Cover:
     def __init__(self, factors):
         self.factors = factors  # name -> values
         self.names = list(factors)
+        self.cost = {}  # a value that should be taken only where it is needed
         self.left = {
             (a, x, b, y)
             for a, b in itertools.combinations(self.names, 2)
@@ -55,7 +57,7 @@ class Cover:
             if name in row:
                 continue
             best = max(self.factors[name], key=lambda v: (
-                self.gain({**row, name: v}), rand(1000)))
+                self.gain({**row, name: v}) - self.cost.get(v, 0), rand(1000)))
             row[name] = best
         return row
 
@@ -84,7 +86,7 @@ LAYOUT = ["1, 0", "8, 0", "8, 8", "0, 0"]  # Xk, Xv; 0 = HD
 YV = [1, 2]
 KV = ["F32", "F16"]
 CAP = [0, 30]
-PICK = [0, 1, 2]
+PICK = ["cpu", "tile", "split", "item"]
 CTX = [0, 1, 15, 16, 17, 127, 128, 129, 1000, 4097]
 BATCH = [1, 3, 33]
 WINDOW = [0, 1, 16, 100]
@@ -105,9 +107,21 @@ def attention():
                "kv": KV, "cap": CAP, "pick": PICK}
     run = {"ctx": CTX, "batch": BATCH, "window": WINDOW, "mode": MODE,
            "det": DET, "chunk": CHUNK}
+    # Two sets of programs that every variant builds, for the named cases.
+    a = {"pick": "all", "hd": 64, "g": 3, "kvh": 2, "bs": 16, "layout": "8, 8",
+         "yv": 1, "kv": "F16", "cap": 0, "window": 0, "det": 1, "chunk": 0,
+         "batch": 3, "mode": "MIXED", "ctx": 33}
+    b = {**a, "hd": 4, "g": 9, "kvh": 1, "bs": 4, "layout": "1, 0", "yv": 2,
+         "kv": "F32", "cap": 30}
+
     cover = Cover(program)
+    cover.cost = {"tile": 2}  # it builds two
+    for row, pick in itertools.product([a, b], PICK):
+        cover.add({**{k: row[k] for k in program}, "pick": pick})
     programs = []
     for hd, g in itertools.product(HD, G):
+        if (hd, g) in [(a["hd"], a["g"]), (b["hd"], b["g"])]:
+            continue
         row = cover.best({"hd": hd, "g": g})
         cover.add(row)
         programs.append(row)
@@ -116,6 +130,8 @@ def attention():
     cover = Cover({**program, **run})
     for row in programs:
         cover.add(row)
+    for row, pick in itertools.product([a, b], PICK):
+        cover.add({**{k: row[k] for k in program}, "pick": pick})
     rows = []
     while cover.left or len(rows) < len(programs):
         n = len(rows)
@@ -134,12 +150,6 @@ def attention():
     for row in rows:
         attn("L", row)
 
-    # Named cases, on two sets of programs that every variant builds.
-    a = {"pick": -1, "hd": 64, "g": 3, "kvh": 2, "bs": 16, "layout": "8, 8",
-         "yv": 1, "kv": "F16", "cap": 0, "window": 0, "det": 1, "chunk": 0,
-         "batch": 3, "mode": "MIXED", "ctx": 33}
-    b = {**a, "hd": 4, "g": 9, "kvh": 1, "bs": 4, "layout": "1, 0", "yv": 2,
-         "kv": "F32", "cap": 30}
     attn("S", a)
     attn("S", {**a, "mode": "DECODE", "ctx": 17, "batch": 1, "det": 0})
     attn("S", {**a, "mode": "PREFILL", "ctx": 17, "window": 5})
@@ -158,9 +168,9 @@ def attention():
     for ctx in [7, 8, 9, 31, 32, 33, 64, 65, 200]:
         attn("L", {**a, "mode": "PREFILL", "ctx": ctx, "batch": 1})
     # Pools in several buffers.
-    attn("L", {**a, "ctx": 129, "kvh": 1, "pick": 0}, segs=2)
-    attn("L", {**a, "ctx": 129, "kvh": 1, "pick": 1}, segs=4)
-    attn("L", {**a, "ctx": 129, "kvh": 1, "pick": 2}, segs=4)
+    attn("L", {**a, "ctx": 129, "kvh": 1, "pick": "tile"}, segs=2)
+    attn("L", {**a, "ctx": 129, "kvh": 1, "pick": "split"}, segs=4)
+    attn("L", {**a, "ctx": 129, "kvh": 1, "pick": "cpu"}, segs=4)
 
 
 # ---- linear, embed ----------------------------------------------------------
@@ -191,34 +201,36 @@ def linear():
 
     # Everything every variant does, on one type.
     for tok in [1, 2, 3, 4, 5, 8, 9, 16, 17, 33, 65]:
-        one("L", -1, "Q4_0", tok)
+        one("L", "all", "Q4_0", tok)
     for fill in ["tiny", "zero", "cancel"]:
-        one("L", -1, "Q4_0", 9, fill, rows=33)
-    one("S", -1, "Q4_0", 1, rows=33)
-    one("S", -1, "Q4_0", 9, rows=5)
+        one("L", "all", "Q4_0", 9, fill, rows=33)
+    one("S", "all", "Q4_0", 1, rows=33)
+    one("S", "all", "Q4_0", 9, rows=5)
     # All types at the floor, and each by one more variant.
     for i, t in enumerate(TYPES):
-        one("L", 3, t, 2)
-        one("L", 3, t, 1, "tiny")
-        if t == "Q4_0":
+        one("L", "item", t, 2)
+        one("L", "item", t, 1, "tiny")
+        if t in ["Q4_0", "Q2_K", "Q3_K"]:
             continue
-        pick = 1 if t in ["F32", "Q8_0", "Q6_K"] else 2 * (i % 2)
-        tok = 17 if pick == 1 else 1 if i % 4 < 2 else 3
+        pick = ("tile" if t in ["F32", "Q6_K"] else
+                ["cpu", "wg"][i % 2])
+        tok = 17 if pick == "tile" else 3 if i % 5 == 1 else 1
         for n in range(3):
             one("L", pick, t, tok, "tiny" if n == 2 else "plain")
-        if pick == 1:
+        if pick == "tile":
             one("L", pick, t, 33)
-    one("S", 3, "F32", 2, rows=5)
-    one("S", 3, "Q6_K", 2, rows=5)
-    one("S", 3, "MXFP4", 2, rows=5)
+    one("S", "item", "F32", 2, rows=5)
+    one("S", "item", "Q6_K", 2, rows=5)
+    one("S", "item", "MXFP4", 2, rows=5)
     while cover.left:
-        one("L", -1, "Q4_0", [2, 9][rand(2)])
+        one("L", "all", "Q4_0", [2, 9][rand(2)])
 
 
 def embed():
     for i, t in enumerate(TYPES):
         set_ = "S" if t in ["Q4_K", "F16"] else "L"
-        if t in ["Q5_1", "IQ4_NL", "Q2_K", "Q3_K", "Q5_0", "IQ4_XS"]:
+        if t in ["Q5_1", "IQ4_NL", "Q2_K", "Q3_K", "Q5_0", "IQ4_XS",
+                 "MXFP4"]:
             continue
         cols = blocks(t) * [3, 1, 2][i % 3] if t not in PLAIN else 67 + i
         emit("EMBED", set_, t, [40, 7, 129][i % 3], cols, [1, 3, 18][i % 3],
@@ -259,7 +271,7 @@ def small_ops():
         emit("ADD", "S" if n == 1000 else "L", n, alias, fill)
 
     cover = Cover({"rows": [1, 3, 33], "vocab": [1, 63, 1000, 49152],
-                   "k": [1, 5, 40, 64],
+                   "k": [1, 5, 64],
                    "fill": ["plain", "zero", "equal", "low", "peak", "tiny",
                             "huge", "nan"]})
     while cover.left:
@@ -278,7 +290,6 @@ def small_ops():
         ("L", "64, 9, 3, 16, 8, 0, 2, F32, 64, 1, 33, 4, 1, plain"),
         ("L", "4, 3, 1, 1, 8, 8, 1, F16, 4, 0, 9, 0, 1, plain"),
         ("L", "80, 7, 1, 32, 8, 8, 2, F16, 80, 0, 17, 4, 2, plain"),
-        ("L", "96, 4, 4, 4, 0, 0, 1, F32, 48, 1, 3, 0, 1, plain"),
         ("L", "112, 8, 1, 16, 1, 0, 1, F16, 112, 0, 40, 4, 4, plain"),
         ("L", "128, 9, 9, 16, 0, 0, 2, F16, 128, 0, 2, 0, 1, plain"),
         ("L", "256, 4, 1, 32, 8, 8, 1, F32, 64, 0, 1, 0, 1, plain"),
@@ -289,7 +300,7 @@ def small_ops():
         print(f"CHECK_ROPE({set_}, {row})")
 
     for set_, row in [("S", "64, 2, 16, F16, 3, 1"), ("S", "8, 1, 4, F32, 3, 4"),
-                      ("L", "4, 1, 1, F16, 9, 1"), ("L", "80, 3, 32, F32, 5, 2"),
+                      ("L", "80, 3, 32, F32, 5, 2"),
                       ("L", "128, 8, 16, F16, 33, 4")]:
         print(f"CHECK_COPY({set_}, {row})")
 

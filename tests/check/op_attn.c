@@ -11,7 +11,8 @@ typedef enum attn_mode { DECODE, PREFILL, CHUNK, MIXED } attn_mode;
 
 typedef struct attn_case {
     ck_set set;
-    int pick, hd, g, kvh, bs, xk, xv, yv;
+    const char *pick;
+    int hd, g, kvh, bs, xk, xv, yv;
     folio_kv_type kv;
     attn_mode mode;
     int ctx, batch, window, softcap;
@@ -22,8 +23,8 @@ typedef struct attn_case {
 static const attn_case attn_cases[] = {
 #define CHECK_ATTN(set, pick, hd, g, kvh, bs, xk, xv, yv, kv, mode, ctx,       \
                    batch, window, softcap, det, chunk, segs, fill)             \
-    {CK_SET_##set,  pick, hd,  g,     kvh,    bs,      xk,  xv,    yv,         \
-     FOLIO_KV_##kv, mode, ctx, batch, window, softcap, det, chunk, segs,       \
+    {CK_SET_##set,  #pick, hd,  g,     kvh,    bs,      xk,  xv,    yv,        \
+     FOLIO_KV_##kv, mode,  ctx, batch, window, softcap, det, chunk, segs,      \
      CK_FILL_##fill},
 #include "check/covering.def"
 };
@@ -191,6 +192,7 @@ static void add_work(ck_problem *p)
     const ck_batch *b = &p->batch;
     size_t n = (size_t)b->n_seq;
     w->n_seq = b->n_seq;
+    w->max_kv = b->max_kv;
     ck_slot *s = ck_slot_add(p, "q_start", CK_IN, CK_I32, n + 1, &w->q_start);
     ck_slot_set(s, b->q_start, s->bytes);
     s = ck_slot_add(p, "kv_len", CK_IN, CK_I32, n, &w->kv_len);
@@ -229,8 +231,7 @@ static void attn_one(ck_ctx *c, const attn_case *k)
     int heads = k->g * k->kvh, pad = k->batch % 3 * 4;
     snprintf(p->name, sizeof p->name, "%s", name);
     p->deterministic = k->det;
-    p->pick = c->size == CK_FULL ? -1 : k->pick;
-    p->pick_of = 3;
+    p->pick = c->size == CK_FULL ? "all" : k->pick;
     make_batch(p, &r, k);
     int32_t tok = p->batch.q_start[k->batch];
     *a = (folio_attn_args){.q_stride = heads * k->hd + pad,

@@ -120,7 +120,7 @@ void ck_add_weight(ck_problem *p, ck_rng *r, folio_type type, int64_t rows,
 
 typedef struct linear_case {
     ck_set set;
-    int pick;
+    const char *pick;
     folio_type type;
     int rows, cols, tok, x_pad, y_pad;
     int bias, accumulate, views;
@@ -130,8 +130,8 @@ typedef struct linear_case {
 static const linear_case linear_cases[] = {
 #define CHECK_LINEAR(set, pick, type, rows, cols, tok, x_pad, y_pad, bias,     \
                      accumulate, views, fill)                                  \
-    {CK_SET_##set, pick, FOLIO_TYPE_##type, rows,  cols,          tok, x_pad,  \
-     y_pad,        bias, accumulate,        views, CK_FILL_##fill},
+    {CK_SET_##set, #pick, FOLIO_TYPE_##type, rows,  cols,          tok, x_pad, \
+     y_pad,        bias,  accumulate,        views, CK_FILL_##fill},
 #include "check/covering.def"
 };
 
@@ -198,8 +198,7 @@ static void linear_one(ck_ctx *c, const linear_case *k)
     size_t tok = (size_t)k->tok, rows = (size_t)k->rows;
     snprintf(p->name, sizeof p->name, "%s", name);
     p->deterministic = true;
-    p->pick = c->size == CK_FULL ? -1 : k->pick;
-    p->pick_of = 4;
+    p->pick = c->size == CK_FULL ? "all" : k->pick;
     *a = (folio_linear_args){.w = &p->w,
                              .n_tok = k->tok,
                              .x_stride = k->cols + k->x_pad,

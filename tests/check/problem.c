@@ -66,7 +66,7 @@ ck_problem *ck_problem_new(folio_op_id op)
 {
     ck_problem *p = must(folio_calloc(1, sizeof *p));
     p->op = op;
-    p->pick = -1;
+    p->pick = "all";
     return p;
 }
 

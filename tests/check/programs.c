@@ -44,6 +44,8 @@ folio_device *ck_paper_device(folio_log log, uint64_t caps)
     atomic_init(&paper.refs, 1);
     pthread_mutex_init(&paper.lock, NULL);
     paper.log = log;
+    /* No call reaches a driver. */
+    atomic_init(&paper.dead, true);
     paper.caps = caps;
     paper.info.size = sizeof paper.info;
     paper.info.kind = FOLIO_DEVICE_GPU_DISCRETE;
