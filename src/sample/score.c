@@ -6,6 +6,7 @@
 #pragma STDC FP_CONTRACT OFF
 #endif
 
+#define BLOCK 256
 #define LANES 8
 
 /* exp(x - max) for x <= max, to 2e-7 near max; what is below 2^-126 counts as
@@ -14,9 +15,15 @@
  * 5e-9. */
 static float exp_below(float x, float max)
 {
-    const float magic = 12582912.0f; /* 1.5 * 2^23: rounds to an integer */
+    const float magic = 12582912.0f;  /* 1.5 * 2^23: rounds to an integer */
+    const uint32_t most = 0xc2fc0000; /* the bits of -126 */
+    uint32_t bits;
     float d = x - max, z = d * 1.44269504f;
-    z = z > -126.0f ? z : -126.0f;
+    /* The bits of numbers below 0 grow with their size, and comparing them is
+     * no branch, as comparing what might be a NaN is. */
+    memcpy(&bits, &z, sizeof bits);
+    bits = FOLIO_MIN(bits, most);
+    memcpy(&z, &bits, sizeof z);
     float shifted = z + magic;
     float whole = shifted - magic, f = z - whole, two, p = 1.52527338e-5f;
     p = p * f + 1.54035304e-4f;
@@ -26,20 +33,27 @@ static float exp_below(float x, float max)
     p = p * f + 2.40226507e-1f;
     p = p * f + 6.93147181e-1f;
     p = p * f + 1.0f;
-    uint32_t bits = (uint32_t)((int32_t)whole + 127) << 23;
+    bits = (uint32_t)((int32_t)whole + 127) << 23;
     memcpy(&two, &bits, sizeof two);
     return p * two;
 }
 
+/* In blocks, each in lanes: simple loops that become vectors, in an order that
+ * is always the same. */
 static double log_sum_exp(const float *x, int32_t n, float max)
 {
+    float e[BLOCK];
     double lane[LANES] = {0}, sum = 0;
-    int32_t i = 0;
-    for (; i + LANES <= n; i += LANES)
-        for (int32_t j = 0; j < LANES; j++)
-            lane[j] += (double)exp_below(x[i + j], max);
-    for (; i < n; i++)
-        sum += (double)exp_below(x[i], max);
+    for (int32_t at = 0; at < n; at += BLOCK) {
+        const int32_t n_here = FOLIO_MIN(n - at, BLOCK);
+        for (int32_t i = 0; i < n_here; i++)
+            e[i] = exp_below(x[at + i], max);
+        for (int32_t i = n_here; i < BLOCK; i++)
+            e[i] = 0;
+        for (int32_t i = 0; i < BLOCK; i += LANES)
+            for (int32_t j = 0; j < LANES; j++)
+                lane[j] += (double)e[i + j];
+    }
     for (int32_t j = 0; j < LANES; j++)
         sum += lane[j];
     return (double)max + log(sum);

@@ -331,6 +331,13 @@ Test(sample_run, scores_of_known_rows)
     cr_assert_eq(folio_sampler_score(s, one, 1, 0, 1, &r), FOLIO_OK);
     cr_expect_eq(r.logprob, 0);
     cr_expect_eq(r.lse, -1234.5f);
+    /* The shape of exp, at every distance. */
+    for (int i = 0; i < 4000; i++) {
+        const float two[] = {0, (float)i * -.01f};
+        cr_assert_eq(folio_sampler_score(s, two, 2, 1, 0, &r), FOLIO_OK);
+        cr_assert_float_eq(r.lse, log1p(exp((double)two[1])), 2e-7,
+                           "at %g: %.9g", (double)two[1], (double)r.lse);
+    }
     /* Far below the best, and far apart. */
     static const float far[] = {3e38f, -3e38f, 0};
     cr_assert_eq(folio_sampler_score(s, far, 3, 0, 3, &r), FOLIO_OK);
