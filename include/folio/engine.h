@@ -48,8 +48,8 @@ typedef struct folio_engine_params {
     int32_t budget;
     int32_t block_size; /* tokens per block, >= 1; default 16 */
     /* The pool: at most one of these two. Both 0 (default): from the device's
-     * memory; on the host device and where a device reports no memory, one
-     * sequence of max_ctx. */
+     * memory; on the host device, CPU drivers and where a device reports no
+     * memory, one sequence of max_ctx. */
     int32_t n_blocks;
     uint64_t kv_bytes;     /* K and V of all layers together, rounded down */
     double utilization;    /* share of the device's memory that folio may fill,

@@ -108,7 +108,7 @@ static folio_status open_sched(folio_engine *e)
     s.watermark_share = p->watermark_share;
     s.step_tok = p->chunking ? p->budget : 0;
     s.prefix_cache = p->prefix_cache != 0;
-    s.fork = p->prefix_cache != 0;
+    s.fork = true;
     s.age_plans = p->age_steps;
     s.run_ahead = p->run_ahead;
     s.log = e->log;

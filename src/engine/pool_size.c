@@ -117,13 +117,14 @@ folio_status folio_pool_size(folio_engine *e, folio_runner_params *r)
     r->exact = p->exact;
     r->run_ahead = p->run_ahead;
     r->max_tok = r->pass_tok = p->budget;
-    if (n == 0 && (info.kind == FOLIO_DEVICE_HOST || info.global_bytes == 0)) {
+    const bool on_host = info.kind == FOLIO_DEVICE_HOST ||
+                         info.kind == FOLIO_DEVICE_CPU; /* not ours to fill */
+    if (n == 0 && (on_host || info.global_bytes == 0)) {
         n = folio_div_up(r->max_ctx, p->block_size);
         snprintf(why, sizeof why,
                  "one text of max_ctx, %s: n_blocks or kv_bytes give more",
-                 info.kind == FOLIO_DEVICE_HOST
-                     ? "on the host device"
-                     : "the device reports no memory");
+                 on_host ? "in the host's memory"
+                         : "the device reports no memory");
     } else if (n == 0) {
         FOLIO_RETURN_IF(from_memory(e, r, &n, why, sizeof why));
         if (n * p->block_size < r->max_ctx)

@@ -138,7 +138,7 @@ static void note(eng *b, const folio_event *ev)
 
 size_t eng_step(eng *b)
 {
-    folio_event ev[8];
+    folio_event ev[128];
     size_t n = 0;
     const folio_status st = folio_engine_step(b->e, ev, FOLIO_COUNT(ev), &n);
     cr_assert_eq(st, FOLIO_OK, "step: %s: %s", folio_status_name(st),
