@@ -41,7 +41,7 @@ typedef struct attn_rig {
     int32_t len[MAX_SEQS], table[MAX_SEQS][MAX_KV / BLOCK + 2];
     /* the step */
     int32_t q_start[MAX_SEQS + 1], kv_len[MAX_SEQS], table_start[MAX_SEQS + 1];
-    int32_t tables[256], slots[MAX_TOK];
+    int32_t tables[256], slots[MAX_TOK + 1]; /* one more than is allowed */
     folio_attn_batch batch;
     float host_q[MAX_TOK * Q_WIDTH], host_out[MAX_TOK * Q_WIDTH];
     float host_k[MAX_TOK * KV_WIDTH], host_v[MAX_TOK * KV_WIDTH];
