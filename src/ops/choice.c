@@ -81,6 +81,7 @@ static const choice_case cases[] = {
     {.what = "residual", .op = FOLIO_OP_ADD, .n_tok = 1},
     {.what = "argmax", .op = FOLIO_OP_TOPK, .n_tok = 1},
     {.what = "F16 KV", .op = FOLIO_OP_COPY_BLOCKS, .n_tok = 1},
+    {.what = "draw", .op = FOLIO_OP_SAMPLE, .n_tok = 1},
 };
 
 enum { WIDTH = 2048, HEADS = 32, KV_HEADS = 8, HEAD_DIM = 64, VOCAB = 32768 };
@@ -163,6 +164,10 @@ static void make_args(const choice_case *c, choice_args *a)
     case FOLIO_OP_COPY_BLOCKS:
         a->args.copy =
             (folio_copy_blocks_args){.n_pairs = c->n_tok, .kv = make_kv(c)};
+        break;
+    case FOLIO_OP_SAMPLE:
+        a->args.sample = (folio_sample_args){
+            .n_rows = c->n_tok, .n_vocab = VOCAB, .stride = VOCAB};
         break;
     case FOLIO_OP_COUNT:
         break;

@@ -17,6 +17,7 @@ typedef union folio_any_args {
     folio_add_args add;
     folio_topk_args topk;
     folio_copy_blocks_args copy;
+    folio_sample_args sample;
 } folio_any_args;
 
 /* folio_op_check for a plan: views may be absent (buf NULL, a weight without

@@ -19,6 +19,7 @@ static const char *const op_names[FOLIO_OP_COUNT] = {
     [FOLIO_OP_ADD] = "add",
     [FOLIO_OP_TOPK] = "topk",
     [FOLIO_OP_COPY_BLOCKS] = "copy_blocks",
+    [FOLIO_OP_SAMPLE] = "sample",
 };
 
 static const folio_variant variants[] = {
@@ -244,6 +245,8 @@ static folio_view scratch_of(folio_op_id id, const void *args)
         return ((const folio_attn_args *)args)->scratch;
     case FOLIO_OP_TOPK:
         return ((const folio_topk_args *)args)->scratch;
+    case FOLIO_OP_SAMPLE:
+        return ((const folio_sample_args *)args)->scratch;
     default:
         return none;
     }

@@ -4,6 +4,7 @@
  * uploads them checks their entries. */
 #include "ops/attn_plan.h"
 #include "ops/choose.h"
+#include "ops/sample_row.h"
 
 #include <inttypes.h>
 
@@ -518,6 +519,48 @@ static folio_status check_copy(const check *c, const folio_copy_blocks_args *a)
                       false);
 }
 
+static folio_status check_sample(const check *c, const folio_sample_args *a)
+{
+    FOLIO_RETURN_IF(check_range(c, "n_vocab", a->n_vocab, 1, 1 << 20));
+    FOLIO_RETURN_IF(check_least(c, "stride", a->stride, "n_vocab", a->n_vocab));
+    FOLIO_RETURN_IF(check_least(c, "n_edits", a->n_edits, "", 0));
+    FOLIO_RETURN_IF(check_least(c, "n_slots", a->n_slots, "", 0));
+    const int64_t n = a->n_rows;
+    const struct {
+        const char *name;
+        folio_view v;
+        extent e;
+        bool optional;
+    } in[] =
+        {
+            {"logits", a->logits, rows4(n, a->stride, a->n_vocab), false},
+            {"rows", a->rows, dense4(n * FOLIO_SAMPLE_IN), false},
+            {"edits", a->edits, dense4((int64_t)a->n_edits * 2),
+             a->n_edits == 0},
+        },
+      out[] = {
+          {"counts", a->counts, dense4((int64_t)a->n_slots * a->n_vocab),
+           a->n_slots == 0},
+          {"ids", a->ids, dense4(n), true},
+          {"out", a->out, dense4(n * FOLIO_SAMPLE_OUT), false},
+      };
+    for (size_t i = 0; i < FOLIO_COUNT(in); i++)
+        FOLIO_RETURN_IF(
+            check_view(c, in[i].name, in[i].v, in[i].e, in[i].optional));
+    for (size_t o = 0; o < FOLIO_COUNT(out); o++) {
+        FOLIO_RETURN_IF(
+            check_view(c, out[o].name, out[o].v, out[o].e, out[o].optional));
+        for (size_t i = 0; i < FOLIO_COUNT(in); i++)
+            FOLIO_RETURN_IF(check_alias(c, out[o].name, out[o].v, out[o].e,
+                                        in[i].name, in[i].v, in[i].e, false));
+        for (size_t i = 0; i < o; i++)
+            FOLIO_RETURN_IF(check_alias(c, out[o].name, out[o].v, out[o].e,
+                                        out[i].name, out[i].v, out[i].e,
+                                        false));
+    }
+    return FOLIO_OK;
+}
+
 int64_t folio_op_count(folio_op_id id, const void *args)
 {
     switch (id) {
@@ -541,6 +584,8 @@ int64_t folio_op_count(folio_op_id id, const void *args)
         return ((const folio_topk_args *)args)->n_rows;
     case FOLIO_OP_COPY_BLOCKS:
         return ((const folio_copy_blocks_args *)args)->n_pairs;
+    case FOLIO_OP_SAMPLE:
+        return ((const folio_sample_args *)args)->n_rows;
     case FOLIO_OP_COUNT:
         break;
     }
@@ -553,6 +598,7 @@ static const char *count_field(folio_op_id id)
     case FOLIO_OP_GATHER_ROWS:
     case FOLIO_OP_RMSNORM:
     case FOLIO_OP_TOPK:
+    case FOLIO_OP_SAMPLE:
         return "n_rows";
     case FOLIO_OP_ADD:
         return "n";
@@ -593,6 +639,8 @@ static folio_status check_op(const folio_device *dev, folio_op_id id,
         return check_topk(&c, args);
     case FOLIO_OP_COPY_BLOCKS:
         return check_copy(&c, args);
+    case FOLIO_OP_SAMPLE:
+        return check_sample(&c, args);
     case FOLIO_OP_COUNT:
         break;
     }

@@ -192,6 +192,30 @@ typedef struct folio_topk_args {
     folio_view scratch;
 } folio_topk_args;
 
+/* Draws one id per row, exactly as the host's sampler does for the same
+ * numbers (sample/sampler.c): bias and bans, penalties, then greedy or
+ * temperature, top-k, top-p, min-p and one draw. What needs typical-p, DRY, a
+ * window of penalties, or the whole row, is skipped row by row and drawn there
+ * instead. sample_row.h packs and unpacks the words of a row. */
+typedef struct folio_sample_args {
+    folio_view logits; /* [R, V] f32, left as they are */
+    folio_view rows;   /* [R, FOLIO_SAMPLE_IN] i32 */
+    /* Optional [n_edits, 2] i32: id in [0, V) and the bits of an f32 that is
+     * added to its logit, -INFINITY to ban it. Pairs of one id of one row are
+     * adjacent and added in their order; rows may share pairs. */
+    folio_view edits;
+    /* Optional [n_slots, V] i32, in and out: how often each id occurred in the
+     * answer so far, plus SAMPLE_SEEN if also, or only, in the prompt. The id
+     * drawn is counted here. No two rows name the same slot. */
+    folio_view counts;
+    folio_view ids; /* optional [R] i32: the id; 0, an id too, where none was */
+    folio_view out; /* [R, FOLIO_SAMPLE_OUT] i32 */
+    int32_t n_rows, n_vocab;  /* n_vocab <= 2^20 */
+    int32_t stride;           /* elements between rows of logits, >= n_vocab */
+    int32_t n_edits, n_slots; /* at open: the most there may be */
+    folio_view scratch;
+} folio_sample_args;
+
 /* Copies whole blocks src -> dst of K and V (copy-on-write); pairs are
  * disjoint: no dst is a src of the same call. */
 typedef struct folio_copy_blocks_args {
@@ -214,6 +238,7 @@ typedef enum folio_op_id {
     FOLIO_OP_ADD,
     FOLIO_OP_TOPK,
     FOLIO_OP_COPY_BLOCKS,
+    FOLIO_OP_SAMPLE,
     FOLIO_OP_COUNT
 } folio_op_id;
 
@@ -244,8 +269,8 @@ typedef struct folio_variant_fns {
      * buffers: shapes and types only. A NULL function fits everything. */
     const char *(*fits)(const folio_device *dev, const folio_op_params *prm,
                         const void *args);
-    /* Build kernels, decide geometry, fill op->scratch_bytes. NULL on the
-     * host device. */
+    /* Build kernels, decide geometry, fill op->scratch_bytes. NULL
+     * decides nothing (most ops of the host device). */
     folio_status (*open)(folio_op *op, const void *args);
     folio_status (*run)(folio_op *op, folio_queue *q, const void *args);
 } folio_variant_fns;

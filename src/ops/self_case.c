@@ -3,6 +3,7 @@
 
 #include "base/half.h"
 #include "base/rng.h"
+#include "ops/sample_row.h"
 
 #include <math.h>
 #include <string.h>
@@ -462,6 +463,60 @@ static void init_copy(folio_self_case *c, const folio_copy_blocks_args *a)
     add_ints(c, &b->pairs, pairs, 2 * b->n_pairs);
 }
 
+/* Rows that are drawn with all filters, greedy, changed and not; the last one
+ * is mostly ties. Edits and counts only where the op was opened for them. */
+static void init_sample(folio_self_case *c, const folio_sample_args *a)
+{
+    int32_t words[4][FOLIO_SAMPLE_IN], edits[3][2];
+    folio_sample_args *s = &c->args.sample;
+    *s = (folio_sample_args){.n_vocab = FOLIO_MIN(a->n_vocab, 5003)};
+    s->n_rows = FOLIO_MIN(a->n_rows, 4);
+    s->stride = s->n_vocab;
+    s->n_edits = a->n_edits > 0 ? 3 : 0;
+    s->n_slots = a->n_slots > 0 ? 1 : 0;
+    sign(c, s->n_vocab);
+    sign(c, s->n_edits);
+    sign(c, s->n_slots);
+    folio_sample_edit(edits[0], 0, 0.25f);
+    folio_sample_edit(edits[1], 0, 0.5f);
+    folio_sample_edit(edits[2], s->n_vocab / 2, -INFINITY);
+    for (int32_t r = 0; r < s->n_rows; r++) {
+        const folio_sample_spec spec = {.temperature = r == 2 ? 0 : 0.1f,
+                                        .top_p = r == 1 ? 1 : 0.9f,
+                                        .min_p = r == 1 ? 0 : 0.01f,
+                                        .top_k = r == 1 ? 0 : 300,
+                                        .seed = c->seed,
+                                        .position = (uint64_t)r,
+                                        .target = r - 1,
+                                        .slot = s->n_slots && r == 1 ? 0 : -1,
+                                        .repetition_penalty = 1.25f,
+                                        .presence_penalty = 0.125f,
+                                        .frequency_penalty = 0.5f,
+                                        .edit_end = r > 1 ? 0 : s->n_edits};
+        folio_sample_pack(&spec, words[r]);
+    }
+    int64_t n = (int64_t)s->n_rows * s->n_vocab;
+    add_floats(c, &s->logits, n, false, s->n_vocab);
+    if (c->failed)
+        return;
+    float *x = c->arrays[c->n_arrays - 1].data;
+    for (int64_t i = n - s->n_vocab; i < n; i++)
+        x[i] = ldexpf(nearbyintf(ldexpf(x[i], 2)), -2);
+    add_ints(c, &s->rows, words[0], s->n_rows * FOLIO_SAMPLE_IN);
+    if (s->n_edits)
+        add_ints(c, &s->edits, edits[0], 2 * s->n_edits);
+    int32_t *counts = s->n_slots
+                          ? add_array(c, &s->counts.buf, (size_t)s->n_vocab * 4,
+                                      FOLIO_SELF_I32, true, s->n_vocab)
+                          : NULL;
+    for (int32_t i = 0; counts && i < s->n_vocab; i += 3)
+        counts[i] = i % 2 ? SAMPLE_SEEN : i % 5;
+    add_poison(c, &s->ids, s->n_rows, FOLIO_SELF_I32, s->n_rows);
+    add_poison(c, &s->out, (int64_t)s->n_rows * FOLIO_SAMPLE_OUT,
+               FOLIO_SELF_I32, FOLIO_SAMPLE_OUT);
+    c->scratch = &s->scratch;
+}
+
 folio_status folio_self_case_init(folio_self_case *c, folio_op_id op,
                                   const void *args, int attempt)
 {
@@ -500,6 +555,9 @@ folio_status folio_self_case_init(folio_self_case *c, folio_op_id op,
         break;
     case FOLIO_OP_COPY_BLOCKS:
         init_copy(c, args);
+        break;
+    case FOLIO_OP_SAMPLE:
+        init_sample(c, args);
         break;
     case FOLIO_OP_ATTN:
         found = init_attn(c, args, attempt);

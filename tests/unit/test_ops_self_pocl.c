@@ -186,6 +186,11 @@ Test(ops_self_pocl, every_row_passes, .timeout = 240)
         (folio_topk_args){.n_rows = 2, .n_vocab = 49152, .k = 4};
     c[FOLIO_OP_COPY_BLOCKS].copy =
         (folio_copy_blocks_args){.n_pairs = 2, .kv = kv};
+    c[FOLIO_OP_SAMPLE].sample = (folio_sample_args){.n_rows = 8,
+                                                    .n_vocab = 49152,
+                                                    .stride = 49152,
+                                                    .n_edits = 100,
+                                                    .n_slots = 8};
     open_lab(&l);
     size_t n, tested = 0;
     const folio_variant *rows = folio_variants(&n);
