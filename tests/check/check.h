@@ -72,6 +72,7 @@ typedef union ck_args {
     folio_add_args add;
     folio_topk_args topk;
     folio_copy_blocks_args copy;
+    folio_sample_args sample;
 } ck_args;
 
 /* Views inside point into the struct itself: copied with ck_problem_rows or
@@ -272,6 +273,7 @@ void ck_act(ck_ctx *c);
 void ck_add(ck_ctx *c);
 void ck_topk(ck_ctx *c);
 void ck_copy(ck_ctx *c);
+void ck_sample(ck_ctx *c);
 
 /* Bytes of random blocks with sane scales; `tiny`: subnormal half scales. */
 void ck_fill_weights(ck_rng *r, folio_type type, uint8_t *p, size_t bytes,

@@ -305,8 +305,22 @@ def small_ops():
         print(f"CHECK_COPY({set_}, {row})")
 
 
+def sample():
+    cover = Cover({"rows": [1, 4, 33], "vocab": [1, 63, 1000],
+                   "edits": [0, 1, 50],
+                   "fill": ["plain", "zero", "equal", "low", "peak", "huge",
+                            "nan"]})
+    while cover.left:
+        r = cover.best({})
+        cover.add(r)
+        emit("SAMPLE", "L", r["rows"], r["vocab"], r["edits"], r["fill"])
+    emit("SAMPLE", "L", 3, 49152, 20, "plain")
+    emit("SAMPLE", "S", 4, 70, 3, "plain")
+    emit("SAMPLE", "S", 3, 64, 0, "equal")
+
+
 MACROS = ["EMBED", "GATHER", "RMSNORM", "LINEAR", "ROPE", "COPY", "ACT", "ADD",
-          "TOPK", "ATTN"]
+          "TOPK", "SAMPLE", "ATTN"]
 
 print("""/* covering.def: the cases of folio-check, written by make_covering.py; not to
  * be edited. First field: S also in small runs, L in the full list only. The
@@ -319,5 +333,6 @@ small_ops()
 embed()
 linear()
 attention()
+sample()
 for m in MACROS:
     print(f"#undef CHECK_{m}")

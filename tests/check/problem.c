@@ -242,6 +242,9 @@ void ck_set_count(ck_problem *p, int64_t n)
     case FOLIO_OP_COPY_BLOCKS:
         p->args.copy.n_pairs = (int32_t)n;
         break;
+    case FOLIO_OP_SAMPLE:
+        p->args.sample.n_rows = (int32_t)n;
+        break;
     case FOLIO_OP_COUNT:
         break;
     }
