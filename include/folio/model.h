@@ -125,7 +125,8 @@ typedef struct folio_runner_params {
                               for: longer forwards are walked in such pieces;
                               default 0 = max_tok */
     int32_t max_rows;      /* rows of logits in one forward; default max_seqs */
-    int32_t max_ctx;       /* longest sequence; default 0 = what was trained */
+    int32_t max_ctx;       /* longest sequence; default 0 = what was trained, at
+                              most 4096 */
     int32_t block_size;    /* BS; default 16 */
     int32_t n_blocks;      /* N; default 0 = max_seqs sequences of max_ctx */
     folio_kv_type kv_type; /* default F16 */
@@ -176,7 +177,8 @@ typedef struct folio_batch {
     int32_t n_rows;             /* R, may be 0 */
     const int32_t *rows;        /* [R] tokens whose logits are wanted,
                                    ascending */
-    int32_t n_copies;           /* block copies done before everything else */
+    int32_t n_copies;           /* block copies done before everything else, at
+                                   most max_seqs; no block is written twice */
     const int32_t *copies;      /* [n_copies, 2] source, destination */
 } folio_batch;
 

@@ -10,15 +10,28 @@ static folio_status check_counts(const folio_batch *b,
     if (b->n_tok < 1 || b->n_seq < 1)
         return BAD(FOLIO_E_INVAL, "batch: n_tok %d and n_seq %d must be >= 1",
                    b->n_tok, b->n_seq);
-    if (!b->tok || !b->pos || !b->slot || !b->q_start || !b->kv_len ||
-        !b->table_start || !b->tables)
-        return BAD(FOLIO_E_INVAL, "batch: an array is NULL");
-    if (b->n_rows < 0 || (b->n_rows > 0 && !b->rows))
-        return BAD(FOLIO_E_INVAL, "batch: n_rows is %d, rows is %s", b->n_rows,
-                   b->rows ? "given" : "NULL");
-    if (b->n_copies < 0 || (b->n_copies > 0 && !b->copies))
-        return BAD(FOLIO_E_INVAL, "batch: n_copies is %d, copies is %s",
-                   b->n_copies, b->copies ? "given" : "NULL");
+    const struct {
+        const char *name;
+        const void *array;
+        bool needed;
+    } arrays[] = {
+        {"tok", b->tok, true},
+        {"pos", b->pos, true},
+        {"slot", b->slot, true},
+        {"q_start", b->q_start, true},
+        {"kv_len", b->kv_len, true},
+        {"table_start", b->table_start, true},
+        {"tables", b->tables, true},
+        {"rows", b->rows, b->n_rows > 0},
+        {"copies", b->copies, b->n_copies > 0},
+    };
+    for (size_t i = 0; i < FOLIO_COUNT(arrays); i++)
+        if (arrays[i].needed && !arrays[i].array)
+            return BAD(FOLIO_E_INVAL, "batch: %s is NULL", arrays[i].name);
+    if (b->n_rows < 0 || b->n_copies < 0)
+        return BAD(FOLIO_E_INVAL,
+                   "batch: n_rows %d and n_copies %d must be >= 0", b->n_rows,
+                   b->n_copies);
     if (b->n_tok > lim->max_tok)
         return BAD(FOLIO_E_TOO_LARGE, "batch: n_tok %d > max_tok %d", b->n_tok,
                    lim->max_tok);
@@ -29,8 +42,8 @@ static folio_status check_counts(const folio_batch *b,
         return BAD(FOLIO_E_TOO_LARGE, "batch: n_rows %d > max_rows %d",
                    b->n_rows, lim->max_rows);
     if (b->n_copies > lim->max_copies)
-        return BAD(FOLIO_E_TOO_LARGE, "batch: n_copies %d > %d", b->n_copies,
-                   lim->max_copies);
+        return BAD(FOLIO_E_TOO_LARGE, "batch: n_copies %d > max_seqs %d",
+                   b->n_copies, lim->max_copies);
     return FOLIO_OK;
 }
 

@@ -6,14 +6,16 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Beside each other, so that messages name what the table holds. */
 static const folio_family families[] = {
     {"llama", folio_describe_llama},
 };
+static const char family_names[] = "llama";
 
 const folio_family *folio_family_find(const char *arch, size_t arch_len,
                                       const char **known)
 {
-    *known = "llama";
+    *known = family_names;
     for (size_t i = 0; i < FOLIO_COUNT(families); i++)
         if (strlen(families[i].arch) == arch_len &&
             memcmp(families[i].arch, arch, arch_len) == 0)

@@ -128,6 +128,10 @@ folio_status folio_describe_llama(folio_tensor_source *src, const char *arch,
         return folio_fail(log, FOLIO_E_UNSUPPORTED,
                           "architecture %s with %d experts is not supported",
                           arch, expert);
+    if (d->dim < d->heads)
+        return folio_fail(log, FOLIO_E_FORMAT,
+                          "an embedding of %d does not hold %d heads", d->dim,
+                          d->heads);
     int32_t by_heads = d->dim / d->heads;
     FOLIO_RETURN_IF(folio_arch_int(g, arch, "attention.key_length", 1, 1024,
                                    by_heads, &d->head_dim));
@@ -139,8 +143,8 @@ folio_status folio_describe_llama(folio_tensor_source *src, const char *arch,
                           "head sizes %d (keys) and %d (values) are not "
                           "supported: they must be equal and at least 4",
                           d->head_dim, v_dim);
-    FOLIO_RETURN_IF(folio_arch_int(g, arch, "context_length", 1, INT32_MAX,
-                                   2048, &d->ctx_train));
+    FOLIO_RETURN_IF(folio_arch_int(g, arch, "context_length", 1, INT32_MAX, -1,
+                                   &d->ctx_train));
     int32_t window;
     FOLIO_RETURN_IF(folio_arch_int(g, arch, "attention.sliding_window", 0,
                                    INT32_MAX, 0, &window));

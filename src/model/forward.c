@@ -242,7 +242,7 @@ static folio_status check_trace(const folio_runner *r, const folio_batch *b,
                                 int32_t trace_tok)
 {
     const folio_log *log = &r->model->log;
-    if (trace_tok < 0)
+    if (trace_tok == -1)
         return FOLIO_OK;
     if (!r->trace)
         return folio_fail(log, FOLIO_E_INVAL,

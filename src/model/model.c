@@ -52,6 +52,19 @@ static void warn_unused(const folio_model *m, const bool *used)
                    extra - 8);
 }
 
+/* A piece without a row in the embedding could be in any prompt. Rows without a
+ * piece are ordinary padding. */
+static folio_status check_vocabulary(const folio_model *m)
+{
+    const folio_gguf_kv *kv = folio_gguf_find(m->gguf, "tokenizer.ggml.tokens");
+    if (kv && kv->n > (uint64_t)m->desc.n_vocab)
+        return folio_fail(&m->log, FOLIO_E_FORMAT,
+                          "the vocabulary has %llu pieces, the embedding only "
+                          "%d rows",
+                          (unsigned long long)kv->n, m->desc.n_vocab);
+    return FOLIO_OK;
+}
+
 static folio_status describe(folio_model *m)
 {
     folio_status st;
@@ -80,6 +93,7 @@ static folio_status describe(folio_model *m)
     if (!src.used)
         return FOLIO_E_NOMEM;
     FOLIO_TRY(fam->describe(&src, fam->arch, &m->desc));
+    FOLIO_TRY(check_vocabulary(m));
     warn_unused(m, src.used);
     for (size_t i = 0; i < folio_gguf_n_tensors(m->gguf); i++) {
         const folio_tensor_info *t = folio_gguf_tensor_at(m->gguf, i);
@@ -96,8 +110,12 @@ folio_status folio_model_open(folio_device *dev, const char *path,
 {
     folio_status st;
     folio_model_params def;
-    if (!dev || !path || !out)
+    if (!dev)
         return FOLIO_E_INVAL;
+    if (!path || !out)
+        return folio_fail(p && p->log.fn ? &p->log : folio_device_log(dev),
+                          FOLIO_E_INVAL, "folio_model_open: %s is NULL",
+                          path ? "out" : "path");
     if (!p) {
         folio_model_params_default(&def);
         p = &def;

@@ -5,6 +5,10 @@
 #include <math.h>
 #include <string.h>
 
+/* Contexts of 100,000 and more are common in files and rare in use: nobody
+ * should fill that much KV without asking. */
+#define DEFAULT_CTX 4096
+
 void folio_runner_params_default(folio_runner_params *p)
 {
     memset(p, 0, sizeof *p);
@@ -84,7 +88,7 @@ static folio_status resolve(folio_runner *r)
                           "was trained for",
                           p->max_ctx, d->ctx_train);
     if (p->max_ctx == 0)
-        p->max_ctx = d->ctx_train;
+        p->max_ctx = FOLIO_MIN(d->ctx_train, DEFAULT_CTX);
     if (p->max_rows == 0)
         p->max_rows = p->max_seqs;
     int64_t one = folio_div_up(p->max_ctx, p->block_size);
@@ -329,18 +333,18 @@ static folio_status list_choices(folio_runner *r)
 
 static folio_status open_all(folio_runner *r)
 {
+    FOLIO_RETURN_IF(resolve(r));
     size_t seqs = (size_t)r->prm.max_seqs;
     size_t slots = (size_t)r->prm.n_blocks * (size_t)r->prm.block_size;
-    FOLIO_RETURN_IF(resolve(r));
-    seqs = (size_t)r->prm.max_seqs;
-    slots = (size_t)r->prm.n_blocks * (size_t)r->prm.block_size;
     FOLIO_RETURN_IF(folio_queue_open(r->dev, &r->queue));
     r->slot_bits = folio_calloc(slots / 8 + 1, 1);
     r->piece = folio_calloc(3 * seqs + 2, sizeof *r->piece);
     if (!r->slot_bits || !r->piece)
         return FOLIO_E_NOMEM;
-    FOLIO_RETURN_IF(open_rope(r));
+    /* The pool first: a context that is too long is refused before a table is
+     * computed for it. */
     FOLIO_RETURN_IF(open_kv(r));
+    FOLIO_RETURN_IF(open_rope(r));
     FOLIO_RETURN_IF(open_logits(r));
     FOLIO_RETURN_IF(open_lowered(r));
     FOLIO_RETURN_IF(open_top(r));

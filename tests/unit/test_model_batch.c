@@ -93,10 +93,10 @@ Test(model_batch, counts_and_arrays, .init = set_up, .fini = tear_down)
     BREAK(b.b.n_tok = INT_MAX, FOLIO_E_TOO_LARGE, "max_tok 16");
     BREAK(b.b.n_seq = 0, FOLIO_E_INVAL, "n_seq 0");
     BREAK(b.b.n_seq = 3, FOLIO_E_TOO_LARGE, "n_seq 3 > max_seqs 2");
-    BREAK(b.b.n_rows = -1, FOLIO_E_INVAL, "n_rows is -1");
+    BREAK(b.b.n_rows = -1, FOLIO_E_INVAL, "n_rows -1");
     BREAK(b.b.n_rows = 6, FOLIO_E_TOO_LARGE, "n_rows 6 > max_rows 5");
     BREAK(b.b.rows = NULL, FOLIO_E_INVAL, "rows is NULL");
-    BREAK(b.b.n_copies = -1, FOLIO_E_INVAL, "n_copies is -1");
+    BREAK(b.b.n_copies = -1, FOLIO_E_INVAL, "n_copies -1");
     BREAK((b.b.n_copies = 1, b.b.copies = NULL), FOLIO_E_INVAL,
           "copies is NULL");
     BREAK(b.b.n_copies = 3, FOLIO_E_TOO_LARGE, "n_copies 3");
