@@ -77,10 +77,19 @@ static bool picked(const ck_ctx *c, const ck_problem *p,
     return (var->flags & FOLIO_VAR_FLOOR) != 0;
 }
 
+/* --only A,B: a part of the variant's or the case's name. */
 static bool selected(const ck_ctx *c, const folio_variant *var,
                      const char *name)
 {
-    return !c->only || strstr(var->name, c->only) || strstr(name, c->only);
+    char part[100];
+    for (const char *p = c->only; p && *p;) {
+        size_t n = strcspn(p, ",");
+        snprintf(part, sizeof part, "%.*s", (int)n, p);
+        if (n > 0 && (strstr(var->name, part) || strstr(name, part)))
+            return true;
+        p += n + (p[n] == ',');
+    }
+    return !c->only;
 }
 
 bool ck_wanted(const ck_ctx *c, folio_op_id op, const char *name)
