@@ -18,17 +18,22 @@ static void *must(void *p)
     return p;
 }
 
-/* In exact buffers an access past the end, or half of the time before the
- * start, is outside the buffer. */
+/* Buffers are made in multiples of so many bytes (device/buf.c). */
+#define BUF_STEP 64
+
+/* In exact buffers the contents end where the buffer ends: an access past the
+ * end is outside. */
 static void choose_place(ck_problem *p, ck_slot *s, bool exact, ck_rng *r)
 {
     size_t shift = (size_t)ck_below(r, 33) * s->align;
     if (exact)
-        s->offset = ck_below(r, 2) ? shift : 0;
+        s->offset = folio_align_up(s->bytes, BUF_STEP) - s->bytes +
+                    (size_t)ck_below(r, 2) * BUF_STEP;
     else
         s->offset = folio_align_up(GUARD_BYTES, 64) + shift;
     if (s->with >= 0)
         s->offset = p->slot[s->with].offset;
+    s->offset -= s->offset % s->align;
     s->total = s->offset + s->bytes + (exact ? 0 : GUARD_BYTES);
     /* No buffer of no bytes; an empty slot is never looked at. */
     s->total = FOLIO_MAX(s->total, (size_t)4);

@@ -323,6 +323,5 @@ folio_device *ck_paper_device(folio_log log, uint64_t caps);
 
 /* Number of failures. */
 int ck_self_test(ck_ctx *c);
-int ck_bench(ck_ctx *c);
 
 #endif

@@ -16,7 +16,7 @@ typedef struct options {
     const char *device, *only, *require, *dump_dir;
     uint64_t seed;
     ck_size size;
-    bool exact_buffers, list, bench, self_test, verdict;
+    bool exact_buffers, list, self_test, verdict;
 } options;
 
 static void usage(FILE *f)
@@ -32,7 +32,6 @@ static void usage(FILE *f)
           "  --exact-buffers    no guard zones: for tools that watch buffers' "
           "ends\n"
           "  --list             variants of this device's side, nothing runs\n"
-          "  --bench            speed on shapes of real models\n"
           "  --require FILE     variants, one a line, that must have run\n"
           "  --self-test        kernels wrong on purpose must all be found\n"
           "  --dump-sources DIR every program of the covering list as files; "
@@ -73,8 +72,6 @@ static bool parse(int argc, char **argv, options *o, int *status)
             o->exact_buffers = true;
         else if (strcmp(a, "--list") == 0)
             o->list = true;
-        else if (strcmp(a, "--bench") == 0)
-            o->bench = true;
         else if (strcmp(a, "--self-test") == 0)
             o->self_test = true;
         else if (strcmp(a, "--verdict") == 0)
@@ -300,8 +297,6 @@ int main(int argc, char **argv)
             status = 0;
         } else if (o.self_test) {
             status = ck_self_test(&c) ? 1 : 0;
-        } else if (o.bench) {
-            status = ck_bench(&c) ? 1 : 0;
         } else {
             status = check(&c, &o);
         }

@@ -86,7 +86,7 @@ __kernel __attribute__((reqd_work_group_size(LANES, 1, 1))) void wrong_norm(
 #endif
     float all = 0;
     for (int i = 0; i < LANES; i++)
-        all += part[i];
+        all += part[backward ? LANES - 1 - i : i];
     const float inv = 1.0f / sqrt(all / (float)dim + eps);
     for (int i = lane; i < dim; i += LANES)
         out[(ulong)row * out_stride + i] =
@@ -145,24 +145,25 @@ __kernel void wrong_attn(CVIEW(float, q), const int q_stride, VIEW(float, out),
 #elif defined(WRONG_TABLE)
     end = (kv_len[seq] / BS + 1) * BS; /* a block too far, if it is full */
 #endif
-    for (uint d = 0; d < HD; d++) {
-        float acc = 0;
-        sum = 0;
-        for (int j = first; j < end; j++) {
-            const uint blk = (uint)min(table[j / BS], n_blocks - 1);
-            float p = 0;
-            if (j <= last)
-                p = exp(key_logit(qr, KV_CTILE(kp, blk, h / g), (uint)(j % BS),
-                                  scale, softcap) -
-                        top);
+    float acc[HD];
+    for (uint d = 0; d < HD; d++)
+        acc[d] = 0;
+    for (int j = first; j < end; j++) {
+        const uint blk = (uint)min(table[j / BS], n_blocks - 1);
+        float p = 0;
+        if (j <= last)
+            p = exp(key_logit(qr, KV_CTILE(kp, blk, h / g), (uint)(j % BS),
+                              scale, softcap) -
+                    top);
 #ifdef WRONG_PLACE
-            p += (float)blk * 1e-7f;
+        p += (float)blk * 1e-7f;
 #endif
-            acc += p * KV_LOAD(KV_CTILE(vp, blk, h / g),
-                               kv_v_at((uint)(j % BS), d));
-            sum += p;
-        }
-        out[(ulong)tok * out_stride + h * HD + d] = acc / sum;
+        for (uint d = 0; d < HD; d++)
+            acc[d] += p * KV_LOAD(KV_CTILE(vp, blk, h / g),
+                                  kv_v_at((uint)(j % BS), d));
+        sum += p;
     }
+    for (uint d = 0; d < HD; d++)
+        out[(ulong)tok * out_stride + h * HD + d] = acc[d] / sum;
 }
 #endif
