@@ -42,7 +42,25 @@ static const struct {
     {"top_p", F_NUM, REQ(sample.top_p)},
     {"min_p", F_NUM, REQ(sample.min_p)},
     {"seed", F_SEED, REQ(sample.seed)},
+    {"typical_p", F_NUM, REQ(sample.typical_p)},
+    {"repetition_penalty", F_NUM, REQ(sample.repetition_penalty)},
+    {"penalty_last_n", F_INT, REQ(sample.penalty_last_n)},
+    {"presence_penalty", F_NUM, REQ(sample.presence_penalty)},
+    {"frequency_penalty", F_NUM, REQ(sample.frequency_penalty)},
+    {"min_new_tokens", F_INT, REQ(sample.min_new_tokens)},
+    {"dry_multiplier", F_NUM, REQ(sample.dry_multiplier)},
+    {"dry_base", F_NUM, REQ(sample.dry_base)},
+    {"dry_allowed_length", F_INT, REQ(sample.dry_allowed_length)},
+    {"dry_last_n", F_INT, REQ(sample.dry_last_n)},
+    {"logprobs", F_INT, REQ(logprobs)},
+    {"prompt_logprobs", F_BOOL, REQ(prompt_logprobs)},
 #undef REQ
+    {"echo", F_OTHER, 0},
+    {"stop", F_OTHER, 0},
+    {"stop_ids", F_OTHER, 0},
+    {"banned", F_OTHER, 0},
+    {"dry_breakers", F_OTHER, 0},
+    {"logit_bias", F_OTHER, 0},
     {"id", F_OTHER, 0},
     {"prompt", F_OTHER, 0},
     {"prompt_ids", F_OTHER, 0},
@@ -124,27 +142,112 @@ static folio_status take_text(app *a, request_line *l, const json_t *v)
     return FOLIO_OK;
 }
 
-static folio_status take_ids(request_line *l, const json_t *v)
+/* A list of ids; *out is owned by the caller. */
+static folio_status take_ids(request_line *l, const char *name, const json_t *v,
+                             int32_t **out, int32_t *out_n)
 {
     const size_t n = json_array_size(v);
     if (!json_is_array(v)) {
-        bad(l, FOLIO_E_INVAL, "prompt_ids is not a list");
+        bad(l, FOLIO_E_INVAL, "%s is not a list", name);
         return FOLIO_OK;
     }
-    l->prompt = malloc((n + 1) * sizeof *l->prompt);
-    if (!l->prompt)
+    *out = malloc((n + 1) * sizeof **out);
+    if (!*out)
         return FOLIO_E_NOMEM;
     for (size_t i = 0; i < n; i++) {
         const json_t *x = json_array_get(v, i);
         const json_int_t id = json_integer_value(x);
         if (!json_is_integer(x) || id < 0 || id > INT32_MAX) {
-            bad(l, FOLIO_E_INVAL, "prompt_ids[%zu] is not an id", i);
+            bad(l, FOLIO_E_INVAL, "%s[%zu] is not an id", name, i);
             return FOLIO_OK;
         }
-        l->prompt[i] = (int32_t)id;
+        (*out)[i] = (int32_t)id;
     }
-    l->req.n_prompt = (int32_t)n;
+    *out_n = (int32_t)n;
     return FOLIO_OK;
+}
+
+/* {"id": bias, ...}, as OpenAI writes it. */
+static folio_status take_bias(request_line *l, json_t *v)
+{
+    const char *key;
+    json_t *x;
+    size_t n = 0;
+    folio_logit_bias *to;
+    if (!json_is_object(v)) {
+        bad(l, FOLIO_E_INVAL, "logit_bias is not an object of ids");
+        return FOLIO_OK;
+    }
+    l->lists[3] = to = malloc((json_object_size(v) + 1) * sizeof *to);
+    if (!to)
+        return FOLIO_E_NOMEM;
+    json_object_foreach(v, key, x)
+    {
+        long long id;
+        if (!tool_parse_int(key, 0, INT32_MAX, &id) || !json_is_number(x))
+            bad(l, FOLIO_E_INVAL,
+                "logit_bias: \"%.40s\" is no id with a number", key);
+        else
+            to[n++] =
+                (folio_logit_bias){(int32_t)id, (float)json_number_value(x)};
+    }
+    l->req.sample.logit_bias = to;
+    l->req.sample.n_logit_bias = (int32_t)n;
+    return FOLIO_OK;
+}
+
+/* A string, or a list of them: pointers and lengths in one piece of memory. */
+static folio_status take_stop(request_line *l, const json_t *v)
+{
+    const bool one = json_is_string(v);
+    const size_t n = one ? 1 : json_array_size(v);
+    if (!one && !json_is_array(v)) {
+        bad(l, FOLIO_E_INVAL, "stop is neither a string nor a list of them");
+        return FOLIO_OK;
+    }
+    const char **at = malloc((n + 1) * (sizeof(const char *) + sizeof(size_t)));
+    if (!at)
+        return FOLIO_E_NOMEM;
+    size_t *len = (size_t *)(void *)(at + n);
+    l->lists[2] = at;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *x = one ? v : json_array_get(v, i);
+        if (!json_is_string(x))
+            bad(l, FOLIO_E_INVAL, "stop[%zu] is not a string", i);
+        at[i] = json_string_value(x);
+        len[i] = json_string_length(x);
+    }
+    l->req.stop = at;
+    l->req.stop_bytes = len;
+    l->req.n_stop = (int32_t)n;
+    return FOLIO_OK;
+}
+
+static folio_status take_lists(request_line *l, json_t *j)
+{
+    folio_sample_params *s = &l->req.sample;
+    folio_status st = FOLIO_OK;
+    json_t *v;
+    int32_t *ids = NULL;
+    if ((v = json_object_get(j, "stop_ids"))) {
+        st = take_ids(l, "stop_ids", v, &ids, &l->req.n_stop_ids);
+        l->req.stop_ids = l->lists[0] = ids;
+    }
+    if (st == FOLIO_OK && (v = json_object_get(j, "banned"))) {
+        ids = NULL;
+        st = take_ids(l, "banned", v, &ids, &s->n_banned);
+        s->banned = l->lists[1] = ids;
+    }
+    if (st == FOLIO_OK && (v = json_object_get(j, "dry_breakers"))) {
+        ids = NULL;
+        st = take_ids(l, "dry_breakers", v, &ids, &s->n_dry_breakers);
+        s->dry_breakers = l->lists[4] = ids;
+    }
+    if (st == FOLIO_OK && (v = json_object_get(j, "stop")))
+        st = take_stop(l, v);
+    if (st == FOLIO_OK && (v = json_object_get(j, "logit_bias")))
+        st = take_bias(l, v);
+    return st;
 }
 
 static folio_status take_prompt(app *a, request_line *l, const json_t *j)
@@ -157,26 +260,28 @@ static folio_status take_prompt(app *a, request_line *l, const json_t *j)
                  : "neither prompt nor prompt_ids is given");
         return FOLIO_OK;
     }
-    folio_status st = text ? take_text(a, l, text) : take_ids(l, ids);
+    folio_status st =
+        text ? take_text(a, l, text)
+             : take_ids(l, "prompt_ids", ids, &l->prompt, &l->req.n_prompt);
     l->req.prompt = l->prompt;
     return st;
 }
 
-static folio_status take_salt(request_line *l, const json_t *v)
+static void take_salt(request_line *l, const json_t *v)
 {
     if (!v)
-        return FOLIO_OK;
-    if (!json_is_string(v)) {
+        return;
+    if (!json_is_string(v))
         bad(l, FOLIO_E_INVAL, "salt is not a string");
-        return FOLIO_OK;
-    }
-    l->salt = malloc(json_string_length(v) + 1);
-    if (!l->salt)
-        return FOLIO_E_NOMEM;
-    memcpy(l->salt, json_string_value(v), json_string_length(v));
-    l->req.salt = l->salt;
+    l->req.salt = json_string_value(v);
     l->req.salt_bytes = json_string_length(v);
-    return FOLIO_OK;
+}
+
+static void take_echo(request_line *l, const json_t *v)
+{
+    if (v && !json_is_boolean(v))
+        bad(l, FOLIO_E_INVAL, "echo is not true or false");
+    l->echo = json_is_true(v);
 }
 
 static void take_fields(request_line *l, json_t *j)
@@ -228,8 +333,10 @@ folio_status line_parse(app *a, const char *text, size_t n, size_t number,
         l->req.deadline_ns = 1; /* at once */
     st = take_prompt(a, l, j);
     if (st == FOLIO_OK)
-        st = take_salt(l, json_object_get(j, "salt"));
-    json_decref(j);
+        st = take_lists(l, j);
+    take_salt(l, json_object_get(j, "salt"));
+    take_echo(l, json_object_get(j, "echo"));
+    l->kept = j;
     if (st == FOLIO_OK && l->bad == FOLIO_OK && l->req.n >= 1) {
         l->out = calloc((size_t)l->req.n, sizeof *l->out);
         l->n_open = l->req.n;
@@ -243,9 +350,13 @@ void line_free(request_line *l)
     for (int32_t i = 0; l->out && i < l->req.n; i++) {
         free(l->out[i].ids);
         free(l->out[i].text);
+        json_decref(l->out[i].scores);
     }
     free(l->out);
     free(l->prompt);
-    free(l->salt);
+    for (size_t i = 0; i < sizeof l->lists / sizeof l->lists[0]; i++)
+        free(l->lists[i]);
+    json_decref(l->prompt_scores);
+    json_decref(l->kept);
     json_decref(l->id);
 }

@@ -9,6 +9,7 @@
 typedef struct completion {
     int32_t *ids;
     size_t n_ids, cap_ids;
+    json_t *scores; /* a list, if logprobs are asked */
     char *text;
     size_t n_text, cap_text;
     bool printed;
@@ -18,7 +19,10 @@ typedef struct request_line {
     json_t *id; /* what the line calls itself, null if nothing */
     folio_engine_request req;
     int32_t *prompt;             /* owned; req.prompt */
-    char *salt;                  /* owned; req.salt */
+    json_t *kept;                /* the line; its strings are lent to req */
+    void *lists[5];              /* owned: arrays of req */
+    json_t *prompt_scores;       /* NULL until they come */
+    bool echo;                   /* the prompt's ids come back, too */
     double arrive_ms, cancel_ms; /* cancel_ms < 0: never */
     /* A line that cannot be run: what is wrong. */
     folio_status bad;

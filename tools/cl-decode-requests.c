@@ -122,6 +122,12 @@ static folio_status open_requests_engine(run *r)
     p.chunking = !o->no_chunking;
     p.watermark_blocks = o->have_watermark ? (int32_t)o->watermark : -1;
     p.audit = o->audit;
+    for (size_t i = 0; i < r->n; i++)
+        p.prompt_logprobs |= r->lines[i].req.prompt_logprobs;
+    if (o->no_chunking && p.prompt_logprobs)
+        return fail_with(r->a, FOLIO_E_INVAL,
+                         "prompt_logprobs and --no-chunking exclude each "
+                         "other");
     p.trace_steps = o->trace_file ? 65536 : 0;
     p.log = r->a->log;
     return folio_engine_open(r->a->model, r->a->tok, &p, &r->e);
@@ -210,6 +216,18 @@ static request_line *line_of(run *r, uint64_t engine_id)
     return l && l->engine_id == engine_id ? l : NULL;
 }
 
+/* An id with its log-probability and the most likely ones. */
+static json_t *score_json(const folio_sample_result *res)
+{
+    json_t *top = json_array();
+    for (int32_t i = 0; i < res->n_top; i++)
+        json_array_append_new(
+            top, json_pack("[i,o]", (int)res->top_ids[i],
+                           tool_json_num((double)res->top_logprobs[i])));
+    return json_pack("{s:i,s:o,s:o}", "id", (int)res->id, "logprob",
+                     tool_json_num((double)res->logprob), "top", top);
+}
+
 static folio_status print_end(run *r, request_line *l, const completion *c,
                               const folio_event *ev)
 {
@@ -222,6 +240,15 @@ static folio_status print_end(run *r, request_line *l, const completion *c,
         tool_json_num((double)ev->prefill_ns * 1e-9), "decode_s",
         tool_json_num((double)ev->decode_ns * 1e-9), "preemptions",
         (int)ev->n_preempt, "cached_tokens", (int)ev->n_cached);
+    if (j && c->scores)
+        json_object_set(j, "logprobs", c->scores);
+    if (j && l->prompt_scores)
+        json_object_set(j, "prompt_logprobs", l->prompt_scores);
+    if (j && l->echo)
+        json_object_set_new(j, "prompt_ids",
+                            ids_json(l->prompt, (size_t)l->req.n_prompt));
+    if (j && ev->stop >= 0)
+        json_object_set_new(j, "stop", json_integer(ev->stop));
     if (j && ev->reason == FOLIO_REASON_ERROR)
         json_object_set_new(j, "error",
                             json_pack("{s:s,s:s}", "code",
@@ -237,6 +264,13 @@ static folio_status take_event(run *r, const folio_event *ev)
         return fail_with(r->a, FOLIO_E_INTERNAL, "an event of request %llu",
                          (unsigned long long)ev->request);
     completion *c = &l->out[ev->completion];
+    if (ev->kind == FOLIO_EVENT_PROMPT) {
+        l->prompt_scores = json_array();
+        for (int32_t i = 0; i < ev->n_prompt; i++)
+            json_array_append_new(l->prompt_scores,
+                                  i ? score_json(&ev->scores[i]) : json_null());
+        return FOLIO_OK;
+    }
     if (!grow((void **)&c->text, &c->cap_text, c->n_text, ev->n_text, 1))
         return FOLIO_E_NOMEM;
     if (ev->n_text)
@@ -246,6 +280,10 @@ static folio_status take_event(run *r, const folio_event *ev)
         if (!grow((void **)&c->ids, &c->cap_ids, c->n_ids, 1, sizeof *c->ids))
             return FOLIO_E_NOMEM;
         c->ids[c->n_ids++] = ev->tok;
+        if (ev->scores && !c->scores)
+            c->scores = json_array();
+        if (ev->scores)
+            json_array_append_new(c->scores, score_json(ev->scores));
         r->n_ids++;
         return FOLIO_OK;
     }

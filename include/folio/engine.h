@@ -74,9 +74,12 @@ typedef struct folio_engine_params {
                                submit says FULL, >= 0; default 4096 */
     int32_t audit;          /* 1: after each step every block, place and request
                                is checked; a violation is INTERNAL. Default 0 */
-    int32_t trace_steps;    /* the newest so many steps are remembered for
-                               folio_engine_trace_write; default 0 */
-    folio_clock_fn now_ns;  /* NULL (default): the system's */
+    int32_t prompt_logprobs; /* 1: requests may ask for the log-probabilities
+                                of their prompts; takes `budget` rows of
+                                logits, needs chunking. Default 0 */
+    int32_t trace_steps;     /* the newest so many steps are remembered for
+                                folio_engine_trace_write; default 0 */
+    folio_clock_fn now_ns;   /* NULL (default): the system's */
     void *clock_user;
     folio_log log; /* default: the model's. May be called by the threads that
                       submit. Must live as long as the engine */
@@ -136,9 +139,9 @@ typedef struct folio_logits_row {
 
 #define FOLIO_LOGITS_DRAW (-1) /* draw from row->logits */
 
-/* Returns FOLIO_LOGITS_DRAW, or the id that comes next; any other number ends
- * the completion with INTERNAL. Called on the owner's thread inside a step;
- * must not call into the engine. */
+/* Returns FOLIO_LOGITS_DRAW (bias, penalties and filters then follow), or the
+ * id that comes next; any other number ends the completion with INTERNAL.
+ * Called on the owner's thread inside a step; must not call into the engine. */
 typedef int32_t (*folio_logits_fn)(void *user, folio_logits_row *row);
 
 /* A request. Everything is copied by submit but what the callback's user
@@ -163,7 +166,20 @@ typedef struct folio_engine_request {
                                 (default): none */
     const void *salt;  /* [salt_bytes] K and V are shared only between requests
                           of the same salt */
-    size_t salt_bytes; /* 0 (default) .. 64 */
+    size_t salt_bytes; /* 0 (default) .. 63 */
+    /* Strings that end an answer wherever they appear in its text; the text
+     * ends before them. Each at least one byte, beginning with a character;
+     * needs a tokenizer. */
+    const char *const *stop;  /* [n_stop] */
+    const size_t *stop_bytes; /* [n_stop]; NULL: terminated */
+    int32_t n_stop;           /* default 0 */
+    /* -1 (default): none; 0 .. FOLIO_LOGPROBS_MAX: each id's log-probability
+     * and those of so many most likely ones. Takes the place of
+     * sample.logprobs. */
+    int32_t logprobs;
+    /* 1: the same for the prompt, in an event PROMPT. Its positions are then
+     * all computed, shared with nobody. Default 0. */
+    int32_t prompt_logprobs;
     folio_logits_fn logits; /* NULL (default) */
     void *logits_user;
     uint32_t decode_flags; /* FOLIO_DECODE_*; default FOLIO_DECODE_SPECIAL */
@@ -193,8 +209,10 @@ FOLIO_API FOLIO_NODISCARD folio_status folio_engine_cancel(folio_engine *e,
 /* ---- steps --------------------------------------------------------------- */
 
 typedef enum folio_event_kind {
-    FOLIO_EVENT_TOKEN = 0,   /* one more id of a completion */
-    FOLIO_EVENT_FINISHED = 1 /* its last event */
+    FOLIO_EVENT_TOKEN = 0,    /* one more id of a completion */
+    FOLIO_EVENT_FINISHED = 1, /* its last event */
+    FOLIO_EVENT_PROMPT = 2    /* its prompt's scores, before the first TOKEN,
+                                 once a request */
 } folio_event_kind;
 
 typedef enum folio_finish_reason {
@@ -222,11 +240,16 @@ typedef struct folio_event {
     /* TOKEN */
     int32_t tok;   /* the id */
     int32_t index; /* which id of the answer, from 0 */
+    /* TOKEN: what was asked with `logprobs`, else NULL. PROMPT: [n_prompt], the
+     * first one empty, as nothing stands before it; an id whose row holds NaNs
+     * has logprob NaN. Valid as text is. */
+    const folio_sample_result *scores;
     /* FINISHED */
     folio_finish_reason reason;
     folio_status status; /* OK for STOP and LENGTH; CANCELED, DEADLINE, or what
                             went wrong */
-    int32_t n_prompt, n_new; /* ids */
+    int32_t stop;        /* which of the request's stop strings it was, or -1 */
+    int32_t n_prompt, n_new; /* ids; n_prompt in PROMPT too */
     int32_t n_cached;  /* positions found instead of computed, all admissions
                           together */
     int32_t n_preempt; /* how often it lost its blocks and was computed again */

@@ -20,28 +20,48 @@ bool folio_is_stop_id(const folio_request *r, int32_t tok)
     return false;
 }
 
-static void add_text(folio_answer *a, const char *text, size_t n)
+/* Text through the stop strings to what is handed out; whether it ends there.
+ * The room was measured in open_answer. */
+static bool add_text(folio_answer *a, const char *text, size_t n)
 {
-    /* max_text covers the longest piece and the end; see list_eog. */
-    n = FOLIO_MIN(n, a->cap - a->n_text);
-    memcpy(a->text + a->n_text, text, n);
-    a->n_text += n;
+    const folio_stop_set *stops = a->job->stops;
+    size_t n_out = n;
+    int32_t hit = -1;
+    if (stops)
+        hit = folio_stop_push(stops, &a->stop, text, n, a->text + a->n_text,
+                              &n_out);
+    else
+        memcpy(a->text + a->n_text, text, n);
+    a->n_text += n_out;
+    return hit >= 0;
 }
 
-folio_status folio_answer_push(folio_engine *e, folio_answer *a, int32_t tok,
-                               bool *stop)
+folio_status folio_answer_push(folio_answer *a, int32_t tok, bool *stop)
 {
     const char *text;
     size_t n = 0;
-    (void)e;
     *stop = false;
     a->n_text = 0; /* what was there is handed out */
     if (a->detok && !folio_is_stop_id(a->req, tok)) {
         FOLIO_RETURN_IF(folio_detokenizer_push(a->detok, tok, &text, &n));
-        add_text(a, text, n);
+        *stop = add_text(a, text, n);
     }
     a->n_token = a->n_text;
     return FOLIO_OK;
+}
+
+/* What was held back: the rest of a character, the beginning of a stop string
+ * that did not come. */
+static void flush_text(folio_answer *a)
+{
+    const char *text;
+    size_t n;
+    if (!a->detok)
+        return;
+    folio_detokenizer_flush(a->detok, &text, &n);
+    if (!add_text(a, text, n) && a->job->stops)
+        a->n_text +=
+            folio_stop_flush(a->job->stops, &a->stop, a->text + a->n_text);
 }
 
 static void list(folio_engine *e, folio_answer *a)
@@ -52,6 +72,12 @@ static void list(folio_engine *e, folio_answer *a)
     a->next_event = NULL;
     *e->events_end = a;
     e->events_end = &a->next_event;
+}
+
+void folio_answer_scored(folio_engine *e, folio_answer *a)
+{
+    a->has_prompt = true;
+    list(e, a);
 }
 
 void folio_answer_token(folio_engine *e, folio_answer *a, int32_t tok,
@@ -94,12 +120,8 @@ void folio_answer_end(folio_engine *e, folio_answer *a, folio_finish_reason why,
         return;
     if (!a->has_token)
         a->n_token = a->n_text = 0;
-    if (a->detok) {
-        const char *text;
-        size_t n;
-        folio_detokenizer_flush(a->detok, &text, &n);
-        add_text(a, text, n);
-    }
+    const int32_t hit = job->stops ? a->stop.hit : -1;
+    flush_text(a);
     if (r && r->state == FOLIO_REQUEST_FINISHED) {
         why = reason_of(r->finish);
         status = r->status;
@@ -109,6 +131,7 @@ void folio_answer_end(folio_engine *e, folio_answer *a, folio_finish_reason why,
                          .completion = a->index,
                          .reason = why,
                          .status = status,
+                         .stop = hit,
                          .n_prompt = job->req.n_prompt,
                          .n_new = a->n_new,
                          .n_cached = r ? r->n_cached : 0,
@@ -154,32 +177,62 @@ static void hand_end(folio_engine *e, folio_answer *a)
     leave(e, a);
 }
 
+static folio_event take_token(folio_answer *a)
+{
+    a->has_token = false;
+    return (folio_event){.kind = FOLIO_EVENT_TOKEN,
+                         .request = a->job->id,
+                         .completion = a->index,
+                         .text = a->text,
+                         .n_text = a->n_token,
+                         .tok = a->tok,
+                         .index = a->n_new - 1,
+                         .scores = a->job->logprobs >= 0 ? &a->score : NULL,
+                         .stop = -1};
+}
+
+static folio_event take_prompt(folio_answer *a)
+{
+    a->has_prompt = false;
+    return (folio_event){.kind = FOLIO_EVENT_PROMPT,
+                         .request = a->job->id,
+                         .completion = a->index,
+                         .scores = a->job->scores,
+                         .n_prompt = a->job->req.n_prompt,
+                         .stop = -1};
+}
+
+static folio_event take_end(folio_engine *e, folio_answer *a)
+{
+    folio_event end = a->end;
+    if (a->text)
+        end.text = a->text + a->n_token;
+    end.n_text = a->n_text - a->n_token;
+    hand_end(e, a);
+    return end;
+}
+
 size_t folio_answer_hand_out(folio_engine *e, folio_event *events, size_t cap)
 {
     size_t n = 0;
     while (e->events && n < cap) {
         folio_answer *a = e->events;
-        if (a->has_token) {
-            events[n++] = (folio_event){.kind = FOLIO_EVENT_TOKEN,
-                                        .request = a->job->id,
-                                        .completion = a->index,
-                                        .text = a->text,
-                                        .n_text = a->n_token,
-                                        .tok = a->tok,
-                                        .index = a->n_new - 1};
-            a->has_token = false;
-            if (n == cap && a->has_end)
-                break;
+        if (a->has_prompt) {
+            events[n++] = take_prompt(a);
+        } else if (a->has_token) {
+            events[n++] = take_token(a);
+        } else {
+            e->events = a->next_event;
+            a->listed = false;
+            if (a->has_end)
+                events[n++] = take_end(e, a);
         }
-        e->events = a->next_event;
-        a->listed = false;
-        if (a->has_end) {
-            events[n] = a->end;
-            if (a->text)
-                events[n].text = a->text + a->n_token;
-            events[n++].n_text = a->n_text - a->n_token;
-            hand_end(e, a);
-        }
+    }
+    /* What is through makes room for the step's own next ones. */
+    while (e->events && !e->events->has_prompt && !e->events->has_token &&
+           !e->events->has_end) {
+        e->events->listed = false;
+        e->events = e->events->next_event;
     }
     if (!e->events)
         e->events_end = &e->events;

@@ -84,6 +84,11 @@ static folio_status enter(folio_door *d, folio_job *job)
         return FOLIO_E_FULL;
     job->id = d->next_id++;
     job->req.id = job->id;
+    if (job->scores) { /* every position is computed: nobody's but its own */
+        memset(job->salt, 0xff, FOLIO_SALT_MAX);
+        memcpy(job->salt, &job->id, sizeof job->id);
+        job->req.salt_bytes = FOLIO_SALT_MAX;
+    }
     folio_job **bucket = bucket_of(d, job->id);
     job->next_id = *bucket;
     *bucket = job;

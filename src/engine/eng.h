@@ -10,6 +10,7 @@
 
 #include "base/base.h"
 #include "sched/scheduler.h"
+#include "text/stop.h"
 
 typedef struct folio_job folio_job;
 
@@ -24,12 +25,14 @@ typedef struct folio_answer {
      * end. Room for all that one step and the end can bring. */
     char *text;
     size_t n_token, n_text, cap;
-    bool ended;              /* `end` is filled */
-    bool has_token, has_end; /* to be handed out */
-    bool listed;             /* in the list of those with events */
-    bool handed_end;         /* its end was handed out */
-    bool released;           /* by the scheduler, or never there */
-    int32_t tok, n_new;      /* the newest id; ids so far */
+    folio_stop_state stop;
+    folio_sample_result score;           /* of the newest id */
+    bool ended;                          /* `end` is filled */
+    bool has_prompt, has_token, has_end; /* to be handed out */
+    bool listed;                         /* in the list of those with events */
+    bool handed_end;                     /* its end was handed out */
+    bool released;                       /* by the scheduler, or never there */
+    int32_t tok, n_new;                  /* the newest id; ids so far */
     uint64_t admitted_ns, first_ns, last_ns; /* 0: not yet */
     folio_event end;
     struct folio_answer *next_event;
@@ -47,8 +50,16 @@ struct folio_job {
     int32_t *prompt; /* [n_prompt], then stop_ids */
     int32_t *stop_ids;
     uint8_t salt[FOLIO_SALT_MAX];
-    folio_request_params req; /* what the scheduler is given */
-    folio_sample_params sample;
+    folio_request_params req;   /* what the scheduler is given */
+    folio_sample_params sample; /* complete; its arrays are copies */
+    void *arrays;               /* their memory */
+    folio_stop_set *stops;      /* NULL: none */
+    int32_t logprobs;           /* -1: none */
+    /* Of the prompt, NULL if not asked. Those before n_scored are known. */
+    folio_sample_result *scores; /* [n_prompt] */
+    int32_t n_scored, n_picked;  /* with those of the step under way */
+    bool reported;               /* their event was made */
+    bool poisoned;               /* a row of its prompt could not be scored */
     folio_logits_fn logits;
     void *logits_user;
     uint64_t submit_ns;
@@ -108,10 +119,15 @@ struct folio_engine {
     size_t max_text; /* bytes that one id and the end of a text bring at most */
 
     /* One step, by row of logits. */
+    int32_t max_rows;
+    int32_t *rows; /* tokens whose logits are wanted, if prompts are scored */
+    int32_t *row_draw; /* entry of step->rows, or -1: a prompt's score */
+    int32_t *row_seq;  /* entry of step->seq */
+    int32_t n_rows;    /* of these; 0: step->rows are all there are */
     int32_t *next;
     folio_verdict *verdict;
     bool *took;
-    float *logits; /* [max_seqs, n_vocab] */
+    float *logits; /* [max_rows, n_vocab] */
     float *top;
     int32_t *n_nan;
 
@@ -149,14 +165,19 @@ void folio_door_leave(folio_door *d, folio_job *job, bool last);
 /* Takes the job out of the index; it is the caller's to close. */
 void folio_door_remove(folio_door *d, folio_job *job);
 
-/* draw.c: waits for the step and draws a token for each of its rows. */
+/* draw.c: which rows of logits the step needs: puts them into b. */
+void folio_engine_pick_rows(folio_engine *e, const folio_step *step,
+                            folio_batch *b);
+/* Waits for the step and draws a token for each of its rows. */
 folio_status folio_engine_draw(folio_engine *e,
                                const folio_step *step) FOLIO_NODISCARD;
 
 /* answer.c */
 /* Puts the token's text into the answer; whether the text ends with it. */
-folio_status folio_answer_push(folio_engine *e, folio_answer *a, int32_t tok,
+folio_status folio_answer_push(folio_answer *a, int32_t tok,
                                bool *stop) FOLIO_NODISCARD;
+/* The scores of the whole prompt are there: an event. */
+void folio_answer_scored(folio_engine *e, folio_answer *a);
 /* The token entered the text: an event. */
 void folio_answer_token(folio_engine *e, folio_answer *a, int32_t tok,
                         uint64_t now_ns);

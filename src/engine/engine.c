@@ -51,6 +51,7 @@ static folio_status check_params(const folio_engine *e)
         {"age_steps", p->age_steps, 0, INT32_MAX},
         {"max_waiting", p->max_waiting, 0, 1 << 24},
         {"audit", p->audit, 0, 1},
+        {"prompt_logprobs", p->prompt_logprobs, 0, 1},
         {"trace_steps", p->trace_steps, 0, 1 << 24},
     };
     for (size_t i = 0; i < FOLIO_COUNT(ints); i++)
@@ -70,6 +71,10 @@ static folio_status check_params(const folio_engine *e)
                           "folio_engine_params.budget is %d, less than "
                           "max_seqs %d",
                           p->budget, p->max_seqs);
+    if (p->prompt_logprobs && !p->chunking)
+        return folio_fail(log, FOLIO_E_INVAL,
+                          "folio_engine_params: prompt_logprobs needs "
+                          "chunking");
     if (p->n_blocks && p->kv_bytes)
         return folio_fail(log, FOLIO_E_INVAL,
                           "folio_engine_params: n_blocks %d and kv_bytes %llu "
@@ -117,19 +122,22 @@ static folio_status open_sched(folio_engine *e)
 
 static folio_status open_rows(folio_engine *e)
 {
-    const size_t n = (size_t)e->p.max_seqs;
+    const size_t n = (size_t)e->p.max_seqs, rows = (size_t)e->max_rows;
     e->next = folio_calloc(n, sizeof *e->next);
     e->verdict = folio_calloc(n, sizeof *e->verdict);
     e->took = folio_calloc(n, sizeof *e->took);
-    e->logits = folio_calloc(n * (size_t)e->n_vocab, sizeof *e->logits);
+    e->logits = folio_calloc(rows * (size_t)e->n_vocab, sizeof *e->logits);
     e->top = folio_calloc(n, sizeof *e->top);
     e->n_nan = folio_calloc(n, sizeof *e->n_nan);
+    e->rows = folio_calloc(3 * rows, sizeof *e->rows);
     e->span = folio_calloc((size_t)e->p.trace_steps, sizeof *e->span);
     if (!e->next || !e->verdict || !e->took || !e->logits || !e->top ||
-        !e->n_nan || !e->span)
+        !e->n_nan || !e->rows || !e->span)
         return folio_fail(&e->log, FOLIO_E_NOMEM,
                           "engine: no memory for %d rows of %d logits",
-                          e->p.max_seqs, e->n_vocab);
+                          e->max_rows, e->n_vocab);
+    e->row_draw = e->rows + rows;
+    e->row_seq = e->row_draw + rows;
     return folio_sampler_open(e->n_ids, &e->log, &e->sampler);
 }
 
@@ -225,6 +233,7 @@ void folio_engine_close(folio_engine **pe)
     free(e->logits);
     free(e->top);
     free(e->n_nan);
+    free(e->rows);
     free(e->span);
     FOLIO_FREE(*pe);
 }

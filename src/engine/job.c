@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+#include "sample/samp.h"
+
 #define MAX_COMPLETIONS 1024
 
 void folio_engine_request_default(folio_engine_request *r)
@@ -12,6 +14,7 @@ void folio_engine_request_default(folio_engine_request *r)
     *r = (folio_engine_request){.size = sizeof *r,
                                 .max_new = 16,
                                 .n = 1,
+                                .logprobs = -1,
                                 .decode_flags = FOLIO_DECODE_SPECIAL};
     folio_sample_params_default(&r->sample);
     r->sample.temperature = 0.0f;
@@ -48,12 +51,37 @@ static folio_status check_fields(const folio_engine *e,
         return folio_fail(log, FOLIO_E_INVAL,
                           "request: priority is %d, it must be in 0..%d",
                           r->priority, FOLIO_PRIORITY_LAST);
-    if (r->salt_bytes > FOLIO_SALT_MAX || (r->salt_bytes && !r->salt))
+    if (r->salt_bytes >= FOLIO_SALT_MAX || (r->salt_bytes && !r->salt))
         return folio_fail(log, FOLIO_E_INVAL,
                           "request: salt is %s with %zu bytes, at most %d are "
                           "allowed",
                           r->salt ? "given" : "NULL", r->salt_bytes,
-                          FOLIO_SALT_MAX);
+                          FOLIO_SALT_MAX - 1);
+    if (r->n_stop < 0 || (r->n_stop > 0 && !r->stop))
+        return folio_fail(log, FOLIO_E_INVAL,
+                          "request: stop is %s for n_stop %d",
+                          r->stop ? "given" : "NULL", r->n_stop);
+    if (r->n_stop > 0 && !e->tok)
+        return folio_fail(log, FOLIO_E_INVAL,
+                          "request: %d stop strings, but the engine has no "
+                          "tokenizer",
+                          r->n_stop);
+    for (int32_t i = 0; i < r->n_stop; i++)
+        if (!r->stop[i])
+            return folio_fail(log, FOLIO_E_INVAL, "request: stop[%d] is NULL",
+                              i);
+    if (r->logprobs < -1 || r->logprobs > FOLIO_LOGPROBS_MAX)
+        return folio_fail(log, FOLIO_E_INVAL,
+                          "request: logprobs is %d, it must be in -1..%d",
+                          r->logprobs, FOLIO_LOGPROBS_MAX);
+    if (r->prompt_logprobs < 0 || r->prompt_logprobs > 1)
+        return folio_fail(log, FOLIO_E_INVAL,
+                          "request: prompt_logprobs is %d, not 0 or 1",
+                          r->prompt_logprobs);
+    if (r->prompt_logprobs && !e->p.prompt_logprobs)
+        return folio_fail(log, FOLIO_E_UNSUPPORTED,
+                          "request: prompt_logprobs is asked of an engine "
+                          "that was opened without");
     if (r->decode_flags & ~(uint32_t)FOLIO_DECODE_SPECIAL)
         return folio_fail(log, FOLIO_E_INVAL,
                           "request: decode_flags are 0x%x, only 0x%x is known",
@@ -65,7 +93,7 @@ static folio_status check_fields(const folio_engine *e,
                               "request: prompt[%d] is %d, the vocabulary has "
                               "%d ids",
                               i, r->prompt[i], e->n_ids);
-    return folio_sample_params_check(&r->sample, log);
+    return folio_sample_params_check_ids(&r->sample, e->n_ids, log);
 }
 
 /* Longest answer; the last id drawn is never cached. */
@@ -103,13 +131,74 @@ static folio_status open_answer(const folio_engine *e, folio_job *job,
     a->index = index;
     if (!e->tok)
         return FOLIO_OK;
-    a->cap = e->max_text;
+    /* One id and the end bring no more than their own text and what was held
+     * back; a push wants room for all that can be held. */
+    const size_t held = job->stops ? folio_stop_set_max_held(job->stops) : 0;
+    a->cap = e->max_text + 2 * held;
+    a->stop = folio_stop_begin();
     a->text = folio_calloc(a->cap, 1);
     if (!a->text)
         return FOLIO_E_NOMEM;
     return folio_detokenizer_open(e->tok, job->prompt,
                                   (size_t)job->req.n_prompt, decode_flags,
                                   &a->detok);
+}
+
+/* [n] elements at the end of the arrays; NULL for none. */
+static const void *keep(char **at, const void *from, int32_t n, size_t size)
+{
+    void *to = *at;
+    if (n <= 0)
+        return NULL;
+    memcpy(to, from, (size_t)n * size);
+    *at += (size_t)n * size;
+    return to;
+}
+
+static folio_status copy_sample(const folio_engine *e,
+                                const folio_engine_request *r, folio_job *job)
+{
+    folio_sample_params *s = &job->sample;
+    FOLIO_RETURN_IF(folio_sample_params_resolve(&r->sample, &e->log, s));
+    job->logprobs = r->logprobs;
+    s->logprobs = FOLIO_MAX(r->logprobs, 0);
+    /* Elements of 8 bytes first, so that all are aligned. */
+    const size_t bytes =
+        (size_t)s->n_logit_bias * sizeof *s->logit_bias +
+        ((size_t)s->n_banned + (size_t)s->n_dry_breakers) * sizeof(int32_t);
+    char *at = job->arrays = folio_calloc(bytes, 1);
+    if (!at)
+        return FOLIO_E_NOMEM;
+    s->logit_bias =
+        keep(&at, s->logit_bias, s->n_logit_bias, sizeof *s->logit_bias);
+    s->banned = keep(&at, s->banned, s->n_banned, sizeof *s->banned);
+    s->dry_breakers =
+        keep(&at, s->dry_breakers, s->n_dry_breakers, sizeof *s->dry_breakers);
+    if (!r->prompt_logprobs)
+        return FOLIO_OK;
+    job->scores = folio_calloc((size_t)r->n_prompt, sizeof *job->scores);
+    job->n_scored = 1; /* nothing stands before the first id */
+    return job->scores ? FOLIO_OK : FOLIO_E_NOMEM;
+}
+
+static folio_status open_stops(const folio_engine *e,
+                               const folio_engine_request *r, folio_job *job)
+{
+    const size_t n = (size_t)r->n_stop;
+    if (n == 0)
+        return FOLIO_OK;
+    if (r->stop_bytes)
+        return folio_stop_set_open(r->stop, r->stop_bytes, r->n_stop, &e->log,
+                                   &job->stops);
+    size_t *lens = folio_calloc(n, sizeof *lens);
+    if (!lens)
+        return FOLIO_E_NOMEM;
+    for (size_t i = 0; i < n; i++)
+        lens[i] = strlen(r->stop[i]);
+    const folio_status st =
+        folio_stop_set_open(r->stop, lens, r->n_stop, &e->log, &job->stops);
+    free(lens);
+    return st;
 }
 
 static folio_status copy_ids(const folio_engine *e,
@@ -149,7 +238,6 @@ folio_status folio_job_open(const folio_engine *e,
     if (!job)
         return folio_fail(&e->log, FOLIO_E_NOMEM, "request: no memory");
     job->n = r->n;
-    job->sample = r->sample;
     job->logits = r->logits;
     job->logits_user = r->logits_user;
     job->submit_ns = folio_engine_now(e);
@@ -163,15 +251,20 @@ folio_status folio_job_open(const folio_engine *e,
                                    ? UINT64_MAX
                                    : job->submit_ns + r->deadline_ns;
     FOLIO_TRY(copy_ids(e, r, job));
+    FOLIO_TRY(copy_sample(e, r, job));
+    FOLIO_TRY(open_stops(e, r, job));
     for (int32_t i = 0; i < r->n; i++)
         FOLIO_TRY(open_answer(e, job, i, r->decode_flags));
     *out = job;
     return FOLIO_OK;
 fail:
     folio_job_close(&job);
+    if (st != FOLIO_E_NOMEM)
+        return st; /* told where it was found */
     return folio_fail(&e->log, st,
-                      "request: prompt of %d ids, %d completions: %s",
-                      r->n_prompt, r->n, folio_status_text(st));
+                      "request: no memory for a prompt of %d ids and %d "
+                      "completions",
+                      r->n_prompt, r->n);
 }
 
 void folio_job_close(folio_job **job)
@@ -183,5 +276,8 @@ void folio_job_close(folio_job **job)
         free((*job)->answer[i].text);
     }
     free((*job)->prompt);
+    free((*job)->arrays);
+    free((*job)->scores);
+    folio_stop_set_close(&(*job)->stops);
     FOLIO_FREE(*job);
 }

@@ -109,7 +109,8 @@ folio_status folio_pool_size(folio_engine *e, folio_runner_params *r)
     }
     FOLIO_RETURN_IF(resolve_ctx(e, n, why));
     r->max_seqs = p->max_seqs;
-    r->max_rows = p->max_seqs;
+    e->max_rows = p->prompt_logprobs ? p->budget : p->max_seqs;
+    r->max_rows = e->max_rows;
     r->max_ctx = FOLIO_MAX(e->max_len - 1, 1);
     r->block_size = p->block_size;
     r->kv_type = p->kv_type;

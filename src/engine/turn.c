@@ -119,7 +119,7 @@ static folio_status give_up_step(folio_engine *e, const folio_step *step,
 
 static folio_status compute(folio_engine *e, const folio_step *step)
 {
-    const folio_batch b = {
+    folio_batch b = {
         .n_tok = step->n_tok,
         .n_seq = step->n_seq,
         .tok = step->tok,
@@ -129,11 +129,10 @@ static folio_status compute(folio_engine *e, const folio_step *step)
         .kv_len = step->kv_len,
         .table_start = step->table_start,
         .tables = step->tables,
-        .n_rows = step->n_rows,
-        .rows = step->rows,
         .n_copies = step->n_copies,
         .copies = step->n_copies ? &step->copies[0].src : NULL,
     };
+    folio_engine_pick_rows(e, step, &b);
     FOLIO_RETURN_IF(e->call.forward(e->runner, &b, -1));
     if (e->p.trace_steps) {
         e->now.enqueued = folio_engine_now(e);
@@ -153,7 +152,7 @@ static folio_status read_text(folio_engine *e, const folio_step *step)
         if (e->verdict[i] == FOLIO_VERDICT_ERROR || row->epoch != r->epoch ||
             r->state != FOLIO_REQUEST_RUNNING)
             continue;
-        FOLIO_RETURN_IF(folio_answer_push(e, answer_of(r), e->next[i], &stop));
+        FOLIO_RETURN_IF(folio_answer_push(answer_of(r), e->next[i], &stop));
         if (stop)
             e->verdict[i] = FOLIO_VERDICT_STOP;
     }
@@ -169,6 +168,14 @@ static void report(folio_engine *e, const folio_step *step, uint64_t now)
             folio_answer_token(e, a, e->next[i], now);
         if (r->state == FOLIO_REQUEST_FINISHED)
             folio_answer_end(e, a, FOLIO_REASON_ERROR, FOLIO_E_INTERNAL, now);
+    }
+    for (int32_t i = 0; i < step->n_seq; i++) {
+        folio_request *r = step->seq[i].req;
+        if (!((folio_job *)r->user)->poisoned)
+            continue;
+        folio_sched_finish(e->sched, r, FOLIO_FINISH_ERROR, FOLIO_E_INTERNAL);
+        folio_answer_end(e, answer_of(r), FOLIO_REASON_ERROR, FOLIO_E_INTERNAL,
+                         now);
     }
 }
 

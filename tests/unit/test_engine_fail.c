@@ -1,0 +1,381 @@
+/* unit/test_engine_fail.c: the engine when something fails: passes that are
+ * tried again, given up, a lost device, NaNs, no memory at any point; and that
+ * nothing stays behind. */
+#define _GNU_SOURCE /* mallinfo2 */
+#include <dirent.h>
+#include <malloc.h>
+#include <math.h>
+#include <string.h>
+
+#include "device/dev.h"
+#include "unit/engine_bed.h"
+#include "unit/fail_alloc.h"
+
+static eng b;
+static const int32_t some[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
+
+static void set_up(void)
+{
+    eng_init(&b, "host", true);
+    b.p.n_blocks = 64;
+    b.p.budget = 16;
+}
+
+static void tear_down(void)
+{
+    eng_fini(&b);
+}
+
+TestSuite(engine_fail, .init = set_up, .fini = tear_down);
+
+/* ---- a device that fails ------------------------------------------------- */
+
+/* Calls `from` .. `from + n - 1`, counted over all three kinds, fail. */
+static struct {
+    int at, from, n;
+    folio_status st;
+    bool lost;
+} fault;
+
+static bool fails(void)
+{
+    const int at = fault.at++;
+    return at >= fault.from && at < fault.from + fault.n;
+}
+
+static folio_status bad_forward(folio_runner *r, const folio_batch *x,
+                                int32_t trace_tok)
+{
+    return fails() ? fault.st : folio_runner_forward(r, x, trace_tok);
+}
+
+static folio_status bad_read(folio_runner *r, float *out)
+{
+    return fails() ? fault.st : folio_runner_read(r, out);
+}
+
+static folio_status bad_read_top(folio_runner *r, int32_t k, int32_t *ids,
+                                 float *values, int32_t *n_nan)
+{
+    return fails() ? fault.st : folio_runner_read_top(r, k, ids, values, n_nan);
+}
+
+static bool is_lost(const folio_runner *r)
+{
+    (void)r;
+    return fault.lost;
+}
+
+static void break_at(int from, int n, folio_status st, bool lost)
+{
+    fault.at = 0;
+    fault.from = from;
+    fault.n = n;
+    fault.st = st;
+    fault.lost = lost;
+    b.e->call =
+        (folio_engine_calls){bad_forward, bad_read, bad_read_top, is_lost};
+}
+
+enum { N_ASKS = 4 };
+
+/* Greedy and sampled, short and in pieces, one of two completions. */
+static void submit_asks(uint64_t ids[N_ASKS])
+{
+    for (int i = 0; i < N_ASKS; i++) {
+        folio_engine_request r;
+        folio_engine_request_default(&r);
+        r.prompt = some + i;
+        r.n_prompt = 8;
+        r.max_new = 6;
+        r.ignore_eos = 1;
+        r.n = i == 2 ? 2 : 1;
+        r.sample.temperature = i % 2 ? 1.2f : 0.0f;
+        ids[i] = eng_submit_as(&b, &r);
+    }
+}
+
+Test(engine_fail, a_pass_that_fails_once_changes_no_text)
+{
+    uint64_t ids[N_ASKS];
+    eng_answer want[N_ASKS];
+    static const folio_status kinds[] = {FOLIO_E_NOMEM, FOLIO_E_DEVICE,
+                                         FOLIO_E_BUILD};
+    eng_open(&b);
+    submit_asks(ids);
+    eng_drain(&b, 60);
+    for (int i = 0; i < N_ASKS; i++)
+        want[i] = *eng_find(&b, ids[i], 0);
+    for (int at = 0; at < 24; at++) {
+        for (int n = 1; n <= 2; n++) {
+            eng_open(&b);
+            break_at(at, n, kinds[at % 3], false);
+            submit_asks(ids);
+            eng_drain(&b, 90);
+            for (int i = 0; i < N_ASKS; i++) {
+                const eng_answer *a = eng_find(&b, ids[i], 0);
+                cr_assert_eq(a->n, want[i].n, "call %d fails %d times", at, n);
+                cr_assert_eq(memcmp(a->ids, want[i].ids, sizeof a->ids), 0);
+                cr_assert_str_eq(a->text, want[i].text);
+            }
+            eng_at_rest(&b);
+            cr_assert_eq(eng_stats(&b).failed_steps > 0, fault.at > at);
+        }
+    }
+}
+
+Test(engine_fail, the_third_failure_in_a_row_ends_the_requests_of_the_step)
+{
+    uint64_t ids[N_ASKS];
+    b.p.max_seqs = 2;
+    eng_open(&b);
+    for (int i = 0; i < N_ASKS; i++)
+        ids[i] = eng_submit(&b, some + i, 8, 4);
+    break_at(2, 3, FOLIO_E_NOMEM, false);
+    eng_drain(&b, 60);
+    for (int i = 0; i < N_ASKS; i++) {
+        const eng_answer *a = eng_find(&b, ids[i], 0);
+        cr_assert(a->ended);
+        if (i < 2) {
+            cr_assert_eq(a->end.reason, FOLIO_REASON_ERROR);
+            cr_assert_eq(a->end.status, FOLIO_E_NOMEM);
+            cr_assert_eq(a->n, 1);
+        } else {
+            cr_assert_eq(a->end.reason, FOLIO_REASON_LENGTH);
+            cr_assert_eq(a->n, 4);
+        }
+    }
+    cr_assert_eq(eng_stats(&b).failed_steps, 3);
+    eng_at_rest(&b);
+    /* It goes on. */
+    const uint64_t next = eng_submit(&b, some, 4, 4);
+    eng_drain(&b, 20);
+    cr_assert_eq(eng_find(&b, next, 0)->n, 4);
+}
+
+Test(engine_fail, a_lost_device_ends_everything)
+{
+    uint64_t ids[N_ASKS], id = 0;
+    b.p.max_seqs = 2;
+    b.p.max_waiting = N_ASKS;
+    eng_open(&b);
+    for (int i = 0; i < N_ASKS; i++)
+        ids[i] = eng_submit(&b, some + i, 8, 9);
+    break_at(5, 1, FOLIO_E_DEVICE, true);
+    folio_event ev[3]; /* less than there are */
+    folio_status st = FOLIO_OK;
+    int ended = 0, guard = 0;
+    size_t n = 0;
+    while ((st = folio_engine_step(b.e, ev, 3, &n)) == FOLIO_OK) {
+        cr_assert_lt(guard++, 50);
+        for (size_t i = 0; i < n; i++)
+            if (ev[i].kind == FOLIO_EVENT_FINISHED) {
+                cr_assert_eq(ev[i].status, FOLIO_E_DEVICE);
+                cr_assert_eq(ev[i].reason, FOLIO_REASON_ERROR);
+                ended++;
+            }
+    }
+    cr_assert_eq(st, FOLIO_E_DEVICE);
+    cr_assert_eq(ended, N_ASKS);
+    cr_assert_eq(fault.at, 6, "something was enqueued after that");
+    folio_engine_request r;
+    folio_engine_request_default(&r);
+    r.prompt = some;
+    r.n_prompt = 4;
+    cr_assert_eq(folio_engine_submit(b.e, &r, &id), FOLIO_E_DEVICE);
+    cr_assert_eq(folio_engine_cancel(b.e, ids[0]), FOLIO_E_DEVICE);
+    cr_assert_eq(folio_engine_step(b.e, ev, 3, &n), FOLIO_E_DEVICE);
+    cr_assert_eq(eng_stats(&b).failed, FOLIO_E_DEVICE);
+    cr_assert(folio_engine_is_idle(b.e));
+}
+
+/* ---- NaN ----------------------------------------------------------------- */
+
+static folio_status nan_read_top(folio_runner *r, int32_t k, int32_t *ids,
+                                 float *values, int32_t *n_nan)
+{
+    FOLIO_RETURN_IF(folio_runner_read_top(r, k, ids, values, n_nan));
+    if (fault.at++ == 2)
+        n_nan[1] = 5;
+    return FOLIO_OK;
+}
+
+static int32_t poison(void *user, folio_logits_row *row)
+{
+    (void)user;
+    if (row->n_tok - row->n_prompt == 2)
+        row->logits[7] = NAN;
+    return FOLIO_LOGITS_DRAW;
+}
+
+Test(engine_fail, nans_end_their_own_request)
+{
+    for (int full = 0; full <= 1; full++) {
+        folio_engine_request r;
+        uint64_t ids[3];
+        eng_open(&b);
+        for (int i = 0; i < 3; i++) {
+            folio_engine_request_default(&r);
+            r.prompt = some + i;
+            r.n_prompt = 4;
+            r.max_new = 6;
+            r.ignore_eos = 1;
+            r.logits = full && i == 1 ? poison : NULL;
+            ids[i] = eng_submit_as(&b, &r);
+        }
+        fault.at = 0;
+        if (!full)
+            b.e->call.read_top = nan_read_top;
+        eng_drain(&b, 20);
+        for (int i = 0; i < 3; i++) {
+            const eng_answer *a = eng_find(&b, ids[i], 0);
+            cr_assert_eq(a->n, i == 1 ? 2 : 6);
+            cr_assert_eq(a->end.reason,
+                         i == 1 ? FOLIO_REASON_ERROR : FOLIO_REASON_LENGTH);
+            cr_assert_eq(a->end.status, i == 1 ? FOLIO_E_INTERNAL : FOLIO_OK);
+        }
+        eng_at_rest(&b);
+    }
+}
+
+/* ---- memory -------------------------------------------------------------- */
+
+Test(engine_fail, open_without_memory)
+{
+    folio_engine *e = NULL;
+    const uint64_t live = folio_device_live_bytes(b.dev);
+    int nth = 1;
+    b.p.trace_steps = 4;
+    for (;; nth++) {
+        fail_alloc_arm(nth);
+        const folio_status st = folio_engine_open(b.model, b.tok, &b.p, &e);
+        if (!fail_alloc_disarm()) {
+            TINY_OK(st);
+            break;
+        }
+        if (st == FOLIO_OK) { /* something that is not needed */
+            folio_engine_close(&e);
+            continue;
+        }
+        cr_assert_eq(st, FOLIO_E_NOMEM, "allocation %d: %s", nth,
+                     folio_status_name(st));
+        cr_assert_null(e);
+        cr_assert_eq(folio_device_live_bytes(b.dev), live);
+    }
+    cr_assert_gt(nth, 50);
+    folio_engine_close(&e);
+    cr_assert_eq(folio_device_live_bytes(b.dev), live);
+}
+
+Test(engine_fail, submit_and_step_without_memory)
+{
+    static const char *const stop[] = {"xyz"};
+    int32_t ban[] = {3};
+    folio_engine_request r;
+    int nth = 1;
+    eng_open(&b);
+    const uint64_t other = eng_submit(&b, some, 8, 100);
+    folio_engine_request_default(&r);
+    r.prompt = some;
+    r.n_prompt = 8;
+    r.max_new = 3;
+    r.n = 2;
+    r.stop = stop;
+    r.n_stop = 1;
+    r.sample.banned = ban;
+    r.sample.n_banned = 1;
+    for (;; nth++) { /* in submit */
+        uint64_t id = 77;
+        fail_alloc_arm(nth);
+        const folio_status st = folio_engine_submit(b.e, &r, &id);
+        if (!fail_alloc_disarm())
+            break;
+        cr_assert_eq(st, FOLIO_E_NOMEM);
+        cr_assert_eq(id, 77);
+    }
+    cr_assert_gt(nth, 8);
+    eng_drain(&b, 9 + 100);
+    cr_assert_eq(eng_find(&b, other, 0)->end.reason, FOLIO_REASON_LENGTH);
+    for (nth = 1;; nth++) { /* in the step that takes it in */
+        const uint64_t id = eng_submit_as(&b, &r);
+        fail_alloc_arm(nth);
+        eng_step(&b);
+        const bool fired = fail_alloc_disarm();
+        eng_drain(&b, 20);
+        const eng_answer *a = eng_find(&b, id, 1);
+        cr_assert(a->ended);
+        if (!fired)
+            break;
+        cr_assert_eq(a->end.reason, FOLIO_REASON_ERROR);
+        cr_assert_eq(a->end.status, FOLIO_E_NOMEM);
+        eng_at_rest(&b);
+    }
+}
+
+Test(engine_fail, steps_allocate_nothing)
+{
+    eng_open(&b);
+    uint64_t ids[N_ASKS];
+    submit_asks(ids);
+    eng_step(&b);
+    while (!folio_engine_is_idle(b.e)) {
+        static folio_event ev[64];
+        size_t n;
+        fail_alloc_arm(1);
+        const folio_status st = folio_engine_step(b.e, ev, 64, &n);
+        cr_assert_not(fail_alloc_disarm(), "a step allocates");
+        TINY_OK(st);
+    }
+}
+
+static int count_handles(void)
+{
+    DIR *d = opendir("/proc/self/fd");
+    int n = 0;
+    cr_assert_not_null(d);
+    while (readdir(d))
+        n++;
+    closedir(d);
+    return n;
+}
+
+Test(engine_fail, fifty_rounds_leave_nothing)
+{
+    const uint64_t live = folio_device_live_bytes(b.dev);
+    size_t used = 0;
+    int handles = 0;
+    for (int round = 0; round < 55; round++) {
+        uint64_t ids[N_ASKS];
+        if (round == 5) {
+            used = mallinfo2().uordblks;
+            handles = count_handles();
+        }
+        eng_open(&b);
+        submit_asks(ids);
+        if (round % 2)
+            eng_drain(&b, 60);
+        else
+            eng_step(&b);
+        folio_engine_close(&b.e);
+        cr_assert_eq(folio_device_live_bytes(b.dev), live);
+    }
+    /* What the allocator keeps for its threads differs a little. */
+    cr_assert_leq(mallinfo2().uordblks, used + 8192);
+    cr_assert_eq(count_handles(), handles);
+}
+
+Test(engine_fail, a_thousand_requests_leave_memory_flat)
+{
+    size_t used = 0;
+    eng_open(&b);
+    for (int round = 0; round < 250; round++) {
+        uint64_t ids[N_ASKS];
+        if (round == 20)
+            used = mallinfo2().uordblks;
+        eng_forget(&b);
+        submit_asks(ids);
+        eng_drain(&b, 60);
+    }
+    /* The jobs of the last round are freed by the next step. */
+    cr_assert_leq(mallinfo2().uordblks, used + 4096);
+}

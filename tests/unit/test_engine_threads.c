@@ -1,0 +1,158 @@
+/* unit/test_engine_threads.c: submit, cancel and figures from many threads
+ * while the owner steps, and several engines side by side; to be run under a
+ * thread sanitizer as well. */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "unit/engine_bed.h"
+
+enum { N_THREADS = 4, N_EACH = 25, N_NEW = 6 };
+
+static eng b;
+
+static void set_up(void)
+{
+    eng_init(&b, "host", true);
+    b.p.n_blocks = 48;
+    b.p.max_waiting = 20;
+    eng_open(&b);
+}
+
+static void tear_down(void)
+{
+    eng_fini(&b);
+}
+
+TestSuite(engine_threads, .init = set_up, .fini = tear_down);
+
+typedef struct client {
+    pthread_t thread;
+    folio_engine *e;
+    int index;
+    _Atomic int *n_done;
+    uint64_t ids[N_EACH];
+    int n_full, n_cancelled;
+    bool bad;
+} client;
+
+/* Retries while the queue is full; cancels every fifth. */
+static void *submit_many(void *arg)
+{
+    client *c = arg;
+    int32_t prompt[8];
+    for (int i = 0; i < N_EACH; i++) {
+        folio_engine_request r;
+        folio_engine_request_default(&r);
+        for (int k = 0; k < 8; k++)
+            prompt[k] = (c->index * 11 + i * 3 + k) % TINY_VOCAB;
+        r.prompt = prompt;
+        r.n_prompt = 1 + (i % 8);
+        r.max_new = N_NEW;
+        r.ignore_eos = 1;
+        folio_status st;
+        while ((st = folio_engine_submit(c->e, &r, &c->ids[i])) ==
+               FOLIO_E_FULL) {
+            folio_engine_stats s = {.size = sizeof s};
+            folio_engine_get_stats(c->e, &s);
+            c->n_full++;
+        }
+        c->bad |= st != FOLIO_OK;
+        if (i % 5 == 4) {
+            st = folio_engine_cancel(c->e, c->ids[i]);
+            c->bad |= st != FOLIO_OK && st != FOLIO_E_NOT_FOUND;
+            c->n_cancelled++;
+        }
+        c->bad |= folio_engine_is_idle(c->e) && st != FOLIO_OK &&
+                  st != FOLIO_E_NOT_FOUND;
+    }
+    atomic_fetch_add(c->n_done, 1);
+    return NULL;
+}
+
+Test(engine_threads, four_threads_submit_while_one_steps)
+{
+    client c[N_THREADS];
+    _Atomic int n_done = 0;
+    memset(c, 0, sizeof c);
+    for (int i = 0; i < N_THREADS; i++) {
+        c[i].e = b.e;
+        c[i].index = i;
+        c[i].n_done = &n_done;
+        cr_assert_eq(pthread_create(&c[i].thread, NULL, submit_many, &c[i]), 0);
+    }
+    while (atomic_load(&n_done) < N_THREADS || !folio_engine_is_idle(b.e))
+        eng_step(&b);
+    for (int i = 0; i < N_THREADS; i++)
+        pthread_join(c[i].thread, NULL);
+    for (int i = 0; i < N_THREADS; i++) {
+        cr_assert_not(c[i].bad);
+        for (int k = 0; k < N_EACH; k++) {
+            const eng_answer *a = eng_find(&b, c[i].ids[k], 0);
+            cr_assert(a->ended);
+            if (a->end.reason == FOLIO_REASON_ABORT)
+                cr_assert_eq(k % 5, 4);
+            else
+                cr_assert_eq(a->n, N_NEW);
+        }
+    }
+    cr_assert_eq(b.n, N_THREADS * N_EACH);
+    eng_at_rest(&b);
+}
+
+typedef struct owner {
+    pthread_t thread;
+    const eng *bed;
+    int32_t ids[2][N_NEW];
+    bool bad;
+} owner;
+
+/* An engine of its own over the shared model. */
+static void *own_engine(void *arg)
+{
+    owner *o = arg;
+    folio_engine *e = NULL;
+    o->bad = folio_engine_open(o->bed->model, o->bed->tok, &o->bed->p, &e) !=
+             FOLIO_OK;
+    for (int i = 0; i < 2 && !o->bad; i++) {
+        folio_engine_request r;
+        uint64_t id;
+        folio_engine_request_default(&r);
+        r.prompt = tiny_goldens[i].prompt;
+        r.n_prompt = tiny_goldens[i].n;
+        r.max_new = N_NEW;
+        r.ignore_eos = 1;
+        o->bad = folio_engine_submit(e, &r, &id) != FOLIO_OK;
+    }
+    while (!o->bad && !folio_engine_is_idle(e)) {
+        folio_event ev[8];
+        size_t n = 0;
+        o->bad = folio_engine_step(e, ev, 8, &n) != FOLIO_OK;
+        for (size_t k = 0; k < n; k++)
+            if (ev[k].kind == FOLIO_EVENT_TOKEN)
+                o->ids[ev[k].request - 1][ev[k].index] = ev[k].tok;
+    }
+    folio_engine_close(&e);
+    return NULL;
+}
+
+Test(engine_threads, engines_side_by_side_share_a_model)
+{
+    owner o[3];
+    memset(o, 0, sizeof o);
+    /* The log is the test's own struct: one engine at a time may write it. */
+    b.p.log = (folio_log){0};
+    for (int i = 0; i < 3; i++) {
+        o[i].bed = &b;
+        cr_assert_eq(pthread_create(&o[i].thread, NULL, own_engine, &o[i]), 0);
+    }
+    for (int i = 0; i < 3; i++)
+        pthread_join(o[i].thread, NULL);
+    for (int i = 0; i < 3; i++) {
+        cr_assert_not(o[i].bad);
+        for (int k = 0; k < 2; k++)
+            cr_assert_eq(
+                memcmp(o[i].ids[k], tiny_goldens[k].ids, sizeof o[i].ids[k]),
+                0);
+    }
+}
