@@ -218,7 +218,10 @@ Test(engine_same, twice_the_same_engine)
     }
 }
 
-Test(engine_same, on_opencl, .init = NULL, .fini = tear_down)
+/* A suite of its own: the other one's set-up is for the host. */
+TestSuite(engine_same_cl, .fini = tear_down);
+
+Test(engine_same_cl, on_opencl)
 {
     set_up_on("pocl");
     if (!b.dev) {

@@ -1,0 +1,266 @@
+/* unit/test_engine_open.c: what an engine decides when it opens: the size of
+ * its pool, the longest text, and what it refuses; what goes over the bus in a
+ * step; the trace of the steps. */
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "device/impl.h"
+#include "unit/engine_bed.h"
+
+static eng b;
+static const int32_t some[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
+
+static void set_up(void)
+{
+    eng_init(&b, "host", false);
+}
+
+static void tear_down(void)
+{
+    eng_fini(&b);
+}
+
+TestSuite(engine_open, .init = set_up, .fini = tear_down);
+
+static folio_engine_info info(void)
+{
+    folio_engine_info i = {.size = sizeof i};
+    folio_engine_get_info(b.e, &i);
+    return i;
+}
+
+/* 2 layers, K and V, 4 tokens, 2 heads of 4 floats. */
+enum { BLOCK_BYTES = 2 * 2 * 4 * 2 * 4 * 4 };
+
+static void refused(folio_status want, const char *says)
+{
+    folio_engine *e = NULL;
+    b.tiny.ear.err[0] = '\0';
+    const folio_status st = folio_engine_open(b.model, b.tok, &b.p, &e);
+    cr_assert_eq(st, want, "%s: %s", says, folio_status_name(st));
+    cr_assert_null(e);
+    cr_assert_not_null(strstr(b.tiny.ear.err, says), "'%s' is not in '%s'",
+                       says, b.tiny.ear.err);
+}
+
+Test(engine_open, bad_fields_are_refused_by_name)
+{
+    static const struct {
+        const char *says;
+        size_t at;
+        int32_t value;
+    } bad[] = {
+#define AT(f) offsetof(folio_engine_params, f)
+        {"max_seqs", AT(max_seqs), 0},
+        {"max_ctx", AT(max_ctx), -1},
+        {"budget", AT(budget), -1},
+        {"budget", AT(budget), 7}, /* below max_seqs */
+        {"block_size", AT(block_size), 0},
+        {"n_blocks", AT(n_blocks), -1},
+        {"deterministic", AT(deterministic), 2},
+        {"exact", AT(exact), 2},
+        {"prefix_cache", AT(prefix_cache), -1},
+        {"chunking", AT(chunking), 2},
+        {"watermark_blocks", AT(watermark_blocks), -2},
+        {"age_steps", AT(age_steps), -1},
+        {"max_waiting", AT(max_waiting), -1},
+        {"audit", AT(audit), 2},
+        {"prompt_logprobs", AT(prompt_logprobs), 2},
+        {"trace_steps", AT(trace_steps), -1},
+#undef AT
+    };
+    for (size_t i = 0; i < FOLIO_COUNT(bad); i++) {
+        const folio_engine_params keep = b.p;
+        memcpy((char *)&b.p + bad[i].at, &bad[i].value, sizeof bad[i].value);
+        refused(FOLIO_E_INVAL, bad[i].says);
+        b.p = keep;
+    }
+    b.p.utilization = 0.0;
+    refused(FOLIO_E_INVAL, "utilization");
+    b.p.utilization = .9;
+    b.p.watermark_share = 1.0;
+    refused(FOLIO_E_INVAL, "watermark_share");
+    b.p.watermark_share = .01;
+    b.p.n_blocks = 8;
+    b.p.kv_bytes = 4096;
+    refused(FOLIO_E_INVAL, "exclude each other");
+    b.p.kv_bytes = 0;
+    b.p.watermark_blocks = 8;
+    refused(FOLIO_E_INVAL, "watermark_blocks");
+    b.p.watermark_blocks = -1;
+    b.p.run_ahead = 1;
+    refused(FOLIO_E_UNSUPPORTED, "run_ahead");
+    b.p.run_ahead = 0;
+    b.p.kv_type = FOLIO_KV_I8;
+    refused(FOLIO_E_UNSUPPORTED, "KV");
+    folio_engine *e = NULL;
+    cr_assert_eq(folio_engine_open(NULL, NULL, &b.p, &e), FOLIO_E_INVAL);
+    cr_assert_eq(folio_engine_open(b.model, NULL, &b.p, NULL), FOLIO_E_INVAL);
+    b.p.size = 8;
+    cr_assert_eq(folio_engine_open(b.model, NULL, &b.p, &e), FOLIO_E_INVAL);
+}
+
+Test(engine_open, the_host_gets_one_text_unless_more_is_asked)
+{
+    eng_open(&b);
+    cr_assert_eq(info().max_ctx, 1024);
+    cr_assert_eq(info().n_blocks, 256);
+    cr_assert_eq(info().budget, 512);
+    cr_assert_eq(info().kv_bytes, 256 * BLOCK_BYTES);
+    b.p.max_ctx = 102;
+    eng_open(&b);
+    cr_assert_eq(info().max_ctx, 102);
+    cr_assert_eq(info().n_blocks, 26); /* the last id is never cached */
+    b.p.kv_bytes = 100 * BLOCK_BYTES + 7;
+    b.p.max_seqs = 600;
+    eng_open(&b);
+    cr_assert_eq(info().n_blocks, 100);
+    cr_assert_eq(info().kv_bytes, 100 * BLOCK_BYTES);
+    cr_assert_eq(info().budget, 600);
+    b.p.max_ctx = 0;
+    b.p.kv_bytes = 0;
+    b.p.n_blocks = 10;
+    eng_open(&b);
+    cr_assert_eq(info().max_ctx, 41);
+}
+
+Test(engine_open, too_small_says_both_numbers)
+{
+    b.p.max_ctx = 102;
+    b.p.n_blocks = 25;
+    refused(FOLIO_E_TOO_LARGE, "100 tokens");
+    refused(FOLIO_E_TOO_LARGE, "needs 101");
+    b.p.n_blocks = 0;
+    b.p.kv_bytes = BLOCK_BYTES - 1;
+    refused(FOLIO_E_TOO_LARGE, "less than one block");
+    b.p.kv_bytes = 0;
+    b.p.max_ctx = 1025;
+    refused(FOLIO_E_TOO_LARGE, "1024");
+    refused(FOLIO_E_TOO_LARGE, "1025");
+}
+
+/* As if the host device were a card of its own. */
+Test(engine_open, a_card_is_filled_up_to_its_share)
+{
+    folio_device_info *d = &b.dev->info;
+    d->kind = FOLIO_DEVICE_GPU_DISCRETE;
+    d->global_bytes = 4 << 20;
+    b.p.utilization = .5;
+    eng_open(&b);
+    const uint64_t taken = atomic_load(&b.dev->live_bytes);
+    cr_assert_leq(taken, 2 << 20, "%llu bytes taken",
+                  (unsigned long long)taken);
+    cr_assert_gt(taken, (2 << 20) - 2 * BLOCK_BYTES - 65536);
+    cr_assert_gt(info().n_blocks, 256);
+    const int32_t alone = info().n_blocks;
+    /* A second one takes what the first one left: nothing. */
+    refused(FOLIO_E_TOO_LARGE, "one text of max_ctx");
+    /* Scratch for more tokens at once leaves fewer blocks. */
+    b.p.budget = 16;
+    eng_open(&b);
+    cr_assert_gt(info().n_blocks, alone);
+    d->global_bytes = 0; /* it does not say */
+    eng_open(&b);
+    cr_assert_eq(info().n_blocks, 256);
+}
+
+/* ---- the bus ------------------------------------------------------------- */
+
+/* Of the tiny model, plainly lowered: embed, 12 for each of 2 layers, 3 of the
+ * head. */
+enum { N_LAUNCHES = 28 };
+
+static uint64_t bus(const folio_engine_stats *s, const folio_engine_stats *t)
+{
+    cr_assert_eq(t->writes - s->writes, t->steps - s->steps);
+    cr_assert_eq(t->waits - s->waits, t->reads - s->reads);
+    return t->reads - s->reads;
+}
+
+static int32_t leave_it(void *user, folio_logits_row *row)
+{
+    (void)user;
+    (void)row;
+    return FOLIO_LOGITS_DRAW;
+}
+
+Test(engine_open, one_write_and_one_read_whatever_the_batch)
+{
+    folio_engine_request r;
+    b.p.n_blocks = 64;
+    b.p.budget = 16;
+    b.p.prefix_cache = 0;
+    eng_open(&b);
+    for (int full = 0; full <= 1; full++) {
+        for (int i = 0; i < 6; i++) {
+            folio_engine_request_default(&r);
+            r.prompt = some + i;
+            r.n_prompt = 5 + (i % 2);
+            r.max_new = 7;
+            r.logits = full && i == 3 ? leave_it : NULL;
+            eng_submit_as(&b, &r);
+        }
+        while (!folio_engine_is_idle(b.e)) {
+            const folio_engine_stats s = eng_stats(&b);
+            eng_step(&b);
+            const folio_engine_stats t = eng_stats(&b);
+            const uint64_t reads = bus(&s, &t);
+            cr_assert_eq(reads, t.steps - s.steps);
+            if (t.steps == s.steps)
+                continue;
+            /* The best ids are one more. */
+            const uint64_t launches = t.launches - s.launches;
+            cr_assert(launches == N_LAUNCHES + 1 ||
+                          (full && launches == N_LAUNCHES),
+                      "%llu launches", (unsigned long long)launches);
+        }
+    }
+}
+
+/* ---- trace --------------------------------------------------------------- */
+
+Test(engine_open, the_trace_holds_the_newest_steps)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/trace.json", b.tiny.dir);
+    b.p.trace_steps = 4;
+    eng_open(&b);
+    eng_submit(&b, some, 5, 9);
+    eng_drain(&b, 20);
+    TINY_OK(folio_engine_trace_write(b.e, path));
+    json_error_t err;
+    json_t *j = json_load_file(path, 0, &err);
+    cr_assert_not_null(j, "%s", err.text);
+    const json_t *ev = json_object_get(j, "traceEvents");
+    static const char *const names[] = {"plan", "upload", "kernels",
+                                        "wait", "sample", "commit"};
+    int count[6] = {0};
+    json_int_t first = -1, last = -1;
+    for (size_t i = 0; i < json_array_size(ev); i++) {
+        const json_t *x = json_array_get(ev, i);
+        const char *name = json_string_value(json_object_get(x, "name"));
+        for (int k = 0; k < 6; k++)
+            count[k] += strcmp(name, names[k]) == 0;
+        const json_t *step =
+            json_object_get(json_object_get(x, "args"), "step");
+        if (!step)
+            continue;
+        last = json_integer_value(step);
+        first = first < 0 ? last : first;
+        cr_assert(json_is_number(json_object_get(x, "ts")));
+        cr_assert_geq(json_number_value(json_object_get(x, "dur")), 0.0);
+    }
+    for (int k = 0; k < 6; k++)
+        cr_assert_eq(count[k], 4, "%d of %s", count[k], names[k]);
+    cr_assert_eq(last - first, 3);
+    cr_assert_eq(last, 8);
+    json_decref(j);
+    unlink(path);
+    cr_assert_eq(folio_engine_trace_write(b.e, "/nowhere/x"), FOLIO_E_IO);
+    cr_assert_eq(folio_engine_trace_write(b.e, NULL), FOLIO_E_INVAL);
+    b.p.trace_steps = 0;
+    eng_open(&b);
+    cr_assert_eq(folio_engine_trace_write(b.e, path), FOLIO_E_INVAL);
+}
