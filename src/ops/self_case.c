@@ -3,6 +3,7 @@
 
 #include "base/half.h"
 #include "base/rng.h"
+#include "ops/kv_host.h"
 #include "ops/sample_row.h"
 
 #include <math.h>
@@ -182,35 +183,77 @@ static void add_weight(folio_self_case *c, folio_type type, int64_t rows,
         folio_self_blocks(type, rows * cols, 0.125f, c->seed, p);
 }
 
-/* Random K or V of every block; `poison`: NaN instead, and compared. */
+/* One plane of NaN: what nobody writes stays it, and what nobody may read
+ * shows. Blocks can be huge: nothing else may be done once for each element. */
 static void add_plane(folio_self_case *c, const folio_kv_ref *kv,
-                      folio_kv_plane *plane, bool poison, bool out)
+                      folio_kv_plane *plane, bool out)
 {
-    size_t n = (size_t)kv->n_blocks * (size_t)kv->block_size *
-               (size_t)kv->kv_heads * (size_t)kv->head_dim;
-    bool half = kv->type == FOLIO_KV_F16;
+    size_t bytes = (size_t)kv->n_blocks * folio_kv_block_bytes(kv);
     *plane = (folio_kv_plane){.n_buf = 1, .seg_shift = 31};
     void *p =
-        add_array(c, &plane->buf[0], n * folio_kv_type_bytes(kv->type),
-                  half ? FOLIO_SELF_F16 : FOLIO_SELF_F32, out, kv->head_dim);
-    if (!p)
-        return;
-    if (poison) {
-        memset(p, 0xff, n * folio_kv_type_bytes(kv->type));
-        return;
-    }
+        add_array(c, &plane->buf[0], bytes,
+                  kv->type == FOLIO_KV_F16 ? FOLIO_SELF_F16 : FOLIO_SELF_F32,
+                  out, kv->head_dim);
+    if (p)
+        memset(p, 0xff, bytes);
+}
+
+/* The host array behind a plane; NULL after a failure. */
+static void *plane_data(const folio_self_case *c, const folio_kv_plane *plane)
+{
+    for (int i = 0; i < c->n_arrays; i++)
+        if (c->arrays[i].at == &plane->buf[0])
+            return c->arrays[i].data;
+    return NULL;
+}
+
+static void put_unit(folio_self_case *c, folio_kv_type type, void *p, size_t i)
+{
     float unit;
-    for (size_t i = 0; i < n; i++) {
-        fill_units(c, &unit, 1);
-        if (half)
-            ((uint16_t *)p)[i] = folio_f32_to_f16(unit);
-        else
-            ((float *)p)[i] = unit;
+    fill_units(c, &unit, 1);
+    if (type == FOLIO_KV_F16)
+        ((uint16_t *)p)[i] = folio_f32_to_f16(unit);
+    else
+        ((float *)p)[i] = unit;
+}
+
+/* Random K or V of the first n_tok tokens of block `blk`. */
+static void fill_tokens(folio_self_case *c, const folio_kv_ref *kv,
+                        const folio_kv_plane *plane, int32_t x, int32_t y,
+                        int32_t blk, int32_t n_tok)
+{
+    void *p = plane_data(c, plane);
+    size_t tile = (size_t)kv->block_size * (size_t)kv->head_dim;
+    for (int32_t h = 0; p && h < kv->kv_heads; h++) {
+        size_t at = ((size_t)blk * (size_t)kv->kv_heads + (size_t)h) * tile;
+        for (int32_t t = 0; t < n_tok; t++)
+            for (int32_t d = 0; d < kv->head_dim; d++)
+                put_unit(c, kv->type, p,
+                         at + folio_kv_index((unsigned)t, (unsigned)d,
+                                             (unsigned)kv->block_size,
+                                             (unsigned)x, (unsigned)y));
+    }
+}
+
+/* Whole blocks to copy: each of one value, which differs from block to block,
+ * with random numbers at both ends. */
+static void fill_blocks(folio_self_case *c, const folio_kv_ref *kv,
+                        const folio_kv_plane *plane)
+{
+    uint8_t *p = plane_data(c, plane);
+    size_t bytes = folio_kv_block_bytes(kv);
+    size_t n = bytes / folio_kv_type_bytes(kv->type);
+    for (int32_t b = 0; p && b < kv->n_blocks; b++, p += bytes) {
+        memset(p, 0x3c + b % 4, bytes); /* between 0.01 and 2 */
+        for (size_t i = 0; i < FOLIO_MIN(n, 4096); i++) {
+            put_unit(c, kv->type, p, i);
+            put_unit(c, kv->type, p, n - 1 - i);
+        }
     }
 }
 
 static void init_kv(folio_self_case *c, folio_kv_ref *kv, int32_t n_blocks,
-                    bool poison, bool out)
+                    bool out)
 {
     kv->n_blocks = n_blocks;
     kv->k_scale = kv->v_scale = (folio_kv_plane){0};
@@ -222,8 +265,8 @@ static void init_kv(folio_self_case *c, folio_kv_ref *kv, int32_t n_blocks,
     sign(c, kv->block_size);
     sign(c, kv->kv_heads);
     sign(c, kv->head_dim);
-    add_plane(c, kv, &kv->k, poison, out);
-    add_plane(c, kv, &kv->v, poison, out);
+    add_plane(c, kv, &kv->k, out);
+    add_plane(c, kv, &kv->v, out);
 }
 
 /* Elements from the first row to behind the last. */
@@ -323,7 +366,7 @@ static void init_rope(folio_self_case *c, const folio_rope_append_args *a)
                                   .heads = a->heads};
     r->n_tok = FOLIO_MIN(a->n_tok, 3);
     *kv = a->kv;
-    init_kv(c, kv, 3, true, true);
+    init_kv(c, kv, 3, true);
     /* The last place of a block, padding, and the pool's last place. */
     int32_t slot[3] = {2 * kv->block_size - 1, -1, 3 * kv->block_size - 1};
     sign(c, a->heads);
@@ -387,7 +430,16 @@ static bool init_attn(folio_self_case *c, const folio_attn_args *a, int attempt)
     sign(c, folio_f32_bits(a->softcap));
     sign(c, a->q_stride);
     sign(c, a->out_stride);
-    init_kv(c, &t->kv, n_blocks, false, false);
+    init_kv(c, &t->kv, n_blocks, false);
+    const folio_kv_layout *l = &t->kv.layout;
+    for (int32_t s = 0; s < n_seq; s++)
+        for (int32_t i = table_start[s]; i < table_start[s + 1]; i++) {
+            int64_t left =
+                kv_len[s] - (int64_t)(i - table_start[s]) * kv->block_size;
+            int32_t n = (int32_t)FOLIO_MIN(left, kv->block_size);
+            fill_tokens(c, &t->kv, &t->kv.k, l->xk, l->yk, tables[i], n);
+            fill_tokens(c, &t->kv, &t->kv.v, l->xv, l->yv, tables[i], n);
+        }
     int64_t width = (int64_t)a->heads * kv->head_dim;
     add_floats(c, &t->q, span(t->n_tok, a->q_stride, width), false, width);
     add_poison(c, &t->out, span(t->n_tok, a->out_stride, width), FOLIO_SELF_F32,
@@ -459,7 +511,9 @@ static void init_copy(folio_self_case *c, const folio_copy_blocks_args *a)
     folio_copy_blocks_args *b = &c->args.copy;
     *b = (folio_copy_blocks_args){.kv = a->kv};
     b->n_pairs = FOLIO_MIN(a->n_pairs, 2);
-    init_kv(c, &b->kv, 4, false, true);
+    init_kv(c, &b->kv, 4, true);
+    fill_blocks(c, &b->kv, &b->kv.k);
+    fill_blocks(c, &b->kv, &b->kv.v);
     add_ints(c, &b->pairs, pairs, 2 * b->n_pairs);
 }
 

@@ -201,10 +201,17 @@ static bool compare_floats(const folio_variant *var, const folio_self_array *a,
                            const void *got, const void *want,
                            char why[FOLIO_SELF_WHY_MAX])
 {
-    size_t n = a->bytes / (a->kind == FOLIO_SELF_F16 ? 2 : 4);
+    size_t elem = a->kind == FOLIO_SELF_F16 ? 2 : 4, n = a->bytes / elem;
     double share = tolerance_of(var, a), scale = 0;
     for (size_t i = 0; i < n; i++) {
         if (i % (size_t)a->row == 0) {
+            /* Most rows of a pool are poison still: do not look closer. */
+            size_t row = FOLIO_MIN(n - i, (size_t)a->row);
+            if (memcmp((const uint8_t *)got + i * elem,
+                       (const uint8_t *)want + i * elem, row * elem) == 0) {
+                i += row - 1;
+                continue;
+            }
             scale = 0;
             for (size_t j = i; j < n && j < i + (size_t)a->row; j++)
                 scale = fmax(scale, fabs(value_at(a, want, j)));
