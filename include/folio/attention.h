@@ -98,16 +98,17 @@ folio_attn_plan(folio_attn *a, folio_queue *q, const folio_attn_batch *batch);
 
 /* Writes k, v [T, KVH, HD] f32 (dense, rotated already) into the pools at the
  * planned slots, rounded to nearest even where the pool is f16; touches nothing
- * else. Before folio_attn_run of the same layer. */
+ * else. Before folio_attn_run of the same layer. The four may lie in one buffer
+ * but share no byte with a pool: INVAL naming both. */
 FOLIO_API FOLIO_NODISCARD folio_status
 folio_attn_append(folio_attn *a, folio_queue *q, folio_view k, folio_view v,
                   folio_view k_pool, folio_view v_pool);
 
 /* out [T, H, HD] f32 = attention of q_rows [T, H, HD] f32 over the pools: the
  * query of position p sees keys 0..p of its sequence, or the last `window` of
- * them. out may not overlap q_rows. Both only enqueue. Returns OK; INVAL
- * without a plan, for absent views or objects of another device; RANGE where a
- * buffer is too small; DEVICE. */
+ * them. out may overlap neither q_rows nor a pool, nor the pools each other.
+ * Both only enqueue. Returns OK; INVAL without a plan, for absent views or
+ * objects of another device; RANGE where a buffer is too small; DEVICE. */
 FOLIO_API FOLIO_NODISCARD folio_status
 folio_attn_run(folio_attn *a, folio_queue *q, folio_view q_rows,
                folio_view k_pool, folio_view v_pool, folio_view out);

@@ -250,6 +250,59 @@ static folio_status check_plane(const check *c, const char *field,
     return FOLIO_OK;
 }
 
+/* Bytes of buffer i of a plane; 0 where it holds no block. */
+static size_t plane_bytes(const folio_kv_ref *kv, const folio_kv_plane *plane,
+                          int32_t i)
+{
+    int64_t per_buf = (int64_t)1 << plane->seg_shift;
+    int64_t n = FOLIO_MIN(kv->n_blocks - i * per_buf, per_buf);
+    return n > 0 ? (size_t)n * folio_kv_block_bytes(kv) : 0;
+}
+
+/* `v` may touch no block of the plane; both were found to lie in their
+ * buffers. */
+static folio_status check_off_plane(const check *c, const char *field,
+                                    folio_view v, size_t bytes,
+                                    const char *plane_field,
+                                    const folio_kv_ref *kv,
+                                    const folio_kv_plane *plane)
+{
+    for (int32_t i = 0; i < plane->n_buf; i++) {
+        size_t n = plane_bytes(kv, plane, i);
+        if (v.buf && v.buf == plane->buf[i] && bytes > 0 && n > 0 &&
+            v.offset < plane->offset + n && plane->offset < v.offset + bytes)
+            return FAIL(c, FOLIO_E_INVAL,
+                        "%s: %s (offset %zu, %zu bytes) overlaps %s (offset "
+                        "%zu, %zu bytes)",
+                        c->op, field, v.offset, bytes, plane_field,
+                        plane->offset, n);
+    }
+    return FOLIO_OK;
+}
+
+/* The same for rows of an array against K and V. */
+static folio_status check_off_kv(const check *c, const char *field,
+                                 folio_view v, extent e, const folio_kv_ref *kv)
+{
+    size_t bytes;
+    if (c->empty || !v.buf || !extent_bytes(&e, &bytes))
+        return FOLIO_OK;
+    FOLIO_RETURN_IF(check_off_plane(c, field, v, bytes, "kv.k", kv, &kv->k));
+    return check_off_plane(c, field, v, bytes, "kv.v", kv, &kv->v);
+}
+
+static folio_status check_planes_apart(const check *c, const folio_kv_ref *kv)
+{
+    if (c->empty)
+        return FOLIO_OK;
+    for (int32_t i = 0; i < kv->k.n_buf; i++) {
+        folio_view k = {.buf = kv->k.buf[i], .offset = kv->k.offset};
+        FOLIO_RETURN_IF(check_off_plane(
+            c, "kv.k", k, plane_bytes(kv, &kv->k, i), "kv.v", kv, &kv->v));
+    }
+    return FOLIO_OK;
+}
+
 static folio_status check_divides(const check *c, const char *field, int32_t x,
                                   const char *whole_field, int32_t whole)
 {
@@ -294,7 +347,8 @@ static folio_status check_kv(const check *c, const folio_kv_ref *kv)
     FOLIO_RETURN_IF(
         check_divides(c, "yv", l->yv, "block_size", kv->block_size));
     FOLIO_RETURN_IF(check_plane(c, "kv.k", kv, &kv->k));
-    return check_plane(c, "kv.v", kv, &kv->v);
+    FOLIO_RETURN_IF(check_plane(c, "kv.v", kv, &kv->v));
+    return check_planes_apart(c, kv);
 }
 
 /* ---- ops --------------------------------------------------------------------
@@ -380,13 +434,16 @@ static folio_status check_rope(const check *c, const folio_rope_append_args *a)
         FOLIO_RETURN_IF(check_least(c, "heads", a->heads, "", 1));
         FOLIO_RETURN_IF(check_least(c, "q_stride", a->q_stride,
                                     "heads * head_dim", q_width));
-        FOLIO_RETURN_IF(check_view(
-            c, "q", a->q, rows4(a->n_tok, a->q_stride, q_width), true));
+        extent q = rows4(a->n_tok, a->q_stride, q_width);
+        FOLIO_RETURN_IF(check_view(c, "q", a->q, q, true));
+        FOLIO_RETURN_IF(check_off_kv(c, "q", a->q, q, kv));
     }
-    FOLIO_RETURN_IF(check_view(c, "k", a->k,
-                               rows4(a->n_tok, a->k_stride, kv_width), false));
-    FOLIO_RETURN_IF(check_view(c, "v", a->v,
-                               rows4(a->n_tok, a->v_stride, kv_width), false));
+    extent k = rows4(a->n_tok, a->k_stride, kv_width);
+    extent v = rows4(a->n_tok, a->v_stride, kv_width);
+    FOLIO_RETURN_IF(check_view(c, "k", a->k, k, false));
+    FOLIO_RETURN_IF(check_view(c, "v", a->v, v, false));
+    FOLIO_RETURN_IF(check_off_kv(c, "k", a->k, k, kv));
+    FOLIO_RETURN_IF(check_off_kv(c, "v", a->v, v, kv));
     FOLIO_RETURN_IF(check_view(c, "slot", a->slot, dense4(a->n_tok), false));
     if (a->rot_dim == 0)
         return FOLIO_OK;
@@ -456,6 +513,7 @@ static folio_status check_attn(const check *c, const folio_attn_args *a)
     FOLIO_RETURN_IF(check_view(c, "q", a->q, q, false));
     FOLIO_RETURN_IF(check_view(c, "out", a->out, out, false));
     FOLIO_RETURN_IF(check_alias(c, "out", a->out, out, "q", a->q, q, false));
+    FOLIO_RETURN_IF(check_off_kv(c, "out", a->out, out, &a->kv));
     return check_work(c, a);
 }
 

@@ -539,3 +539,52 @@ Test(api_attention, open_without_memory)
     }
     close_rig(r);
 }
+
+/* Planes and rows may share a buffer, as in an arena, but no byte. */
+static void overlaps(const char *device)
+{
+    attn_rig *r = open_rig(device, FOLIO_KV_F32, 0);
+    step(r, 2, (int32_t[]){5, 7});
+    size_t out_bytes = sizeof r->host_out;
+    folio_buf *arena = NULL;
+    MUST(folio_buf_open(r->dev, 2 * r->pool_bytes + out_bytes, &arena));
+    folio_view k = {arena, 0}, v = {arena, r->pool_bytes};
+    folio_view out = {arena, 2 * r->pool_bytes}, off = v;
+    MUST(folio_attn_append(r->attn, r->q, r->k, r->v, k, v));
+    MUST(folio_attn_run(r->attn, r->q, r->q_rows, k, v, out));
+    off.offset -= 64; /* the last bytes of k */
+    const struct {
+        folio_view k, v, out;
+        const char *text;
+    } bad[] = {{k, k, out, "overlaps kv.v"},   {k, off, out, "overlaps kv.v"},
+               {off, v, out, "overlaps kv.v"}, {k, v, k, "overlaps kv.k"},
+               {k, v, v, "overlaps kv.v"},     {k, v, off, "overlaps kv.k"}};
+    for (size_t i = 0; i < FOLIO_COUNT(bad); i++) {
+        r->log[0] = 0;
+        cr_assert_eq(folio_attn_run(r->attn, r->q, r->q_rows, bad[i].k,
+                                    bad[i].v, bad[i].out),
+                     FOLIO_E_INVAL, "case %zu", i);
+        cr_assert(strstr(r->log, bad[i].text), "case %zu: %s", i, r->log);
+    }
+    for (size_t i = 0; i < 3; i++) {
+        r->log[0] = 0;
+        cr_assert_eq(
+            folio_attn_append(r->attn, r->q, r->k, r->v, bad[i].k, bad[i].v),
+            FOLIO_E_INVAL, "case %zu", i);
+        cr_assert(strstr(r->log, bad[i].text), "case %zu: %s", i, r->log);
+    }
+    cr_assert_eq(folio_attn_append(r->attn, r->q, k, r->v, k, v),
+                 FOLIO_E_INVAL);
+    folio_buf_close(&arena);
+    close_rig(r);
+}
+
+Test(api_attention, overlaps_on_the_host, .timeout = 60)
+{
+    overlaps("host");
+}
+
+Test(api_attention, overlaps_on_opencl, .timeout = 300)
+{
+    overlaps("pthread");
+}

@@ -235,6 +235,11 @@ Test(ops_check, embed_and_gather)
     bed_close(&b);
 }
 
+static folio_view first_block(const folio_kv_plane *plane)
+{
+    return (folio_view){.buf = plane->buf[0], .offset = plane->offset};
+}
+
 static void make_rope(bed *b, folio_rope_append_args *a)
 {
     *a = (folio_rope_append_args){.q_stride = 16,
@@ -293,6 +298,11 @@ Test(ops_check, rope_append)
     BAD(kv.k.buf[1], NULL, FOLIO_E_INVAL, "kv.k.buf[1] is NULL");
     BAD(kv.k.offset, 1 << 16, FOLIO_E_RANGE, "kv.k needs");
     BAD(kv.k.offset, 65, FOLIO_E_INVAL, "kv.k offset 65");
+    BAD(kv.k, good.kv.v, FOLIO_E_INVAL, "overlaps kv.v");
+    BAD(kv.v.buf[1], good.kv.k.buf[1], FOLIO_E_INVAL, "overlaps kv.v");
+    BAD(k, first_block(&good.kv.v), FOLIO_E_INVAL, " bytes) overlaps kv.v");
+    BAD(v, first_block(&good.kv.k), FOLIO_E_INVAL, " bytes) overlaps kv.k");
+    BAD(q, first_block(&good.kv.k), FOLIO_E_INVAL, " bytes) overlaps kv.k");
     BAD(k_stride, 7, FOLIO_E_INVAL, "k_stride 7 < kv_heads * head_dim 8");
     BAD(v_stride, 7, FOLIO_E_INVAL, "v_stride 7 < kv_heads * head_dim 8");
     BAD(q_stride, 15, FOLIO_E_INVAL, "q_stride 15 < heads * head_dim 16");
@@ -354,6 +364,9 @@ Test(ops_check, attn)
     BAD(scale, NAN, FOLIO_E_INVAL, "scale");
     BAD(softcap, -1, FOLIO_E_INVAL, "softcap");
     BAD(out, good.q, FOLIO_E_INVAL, "out (offset 64) overlaps q");
+    BAD(out, first_block(&good.kv.k), FOLIO_E_INVAL, " bytes) overlaps kv.k");
+    BAD(out, first_block(&good.kv.v), FOLIO_E_INVAL, " bytes) overlaps kv.v");
+    BAD(kv.v, good.kv.k, FOLIO_E_INVAL, "overlaps kv.v");
     BAD(q, absent, FOLIO_E_INVAL, "q is absent");
     BAD(work.n_seq, 0, FOLIO_E_INVAL, "work.n_seq 0");
     BAD(work.n_seq, 100, FOLIO_E_RANGE, "work.q_start needs");
