@@ -6,6 +6,7 @@
 #include "unit/sched_dry.h"
 
 #include <criterion/logging.h>
+#include <stdlib.h>
 #include <time.h>
 
 typedef struct rng {
@@ -179,18 +180,24 @@ static void soak(uint32_t seed, int32_t n_requests, soak_sum *sum)
 
 Test(sched_soak, ten_thousand_requests)
 {
-    enum { SEEDS = 160, EACH = 50 };
+    enum { EACH = 50 };
+    /* tools/test --long asks for more. */
+    const char *times = getenv("FOLIO_SOAK");
+    const int n_times = times ? atoi(times) : 1;
+    cr_assert(n_times >= 1 && n_times <= 10000, "FOLIO_SOAK=%s", times);
+    const uint32_t n_seeds = 160u * (uint32_t)n_times;
     soak_sum sum = {0};
-    for (uint32_t seed = 1; seed <= SEEDS; seed++)
+    for (uint32_t seed = 1; seed <= n_seeds; seed++)
         soak(seed * 7919u, EACH, &sum);
     cr_log_info("sched soak: seeds 7919 x 1..%d: %lld completions, %lld "
                 "iterations, %lld preemptions, %lld positions found, %lld "
                 "blocks copied, %lld evicted, %lld aborts, %lld failed steps",
-                SEEDS, (long long)sum.requests, (long long)sum.iterations,
-                (long long)sum.preemptions, (long long)sum.cached,
-                (long long)sum.copied, (long long)sum.evicted,
-                (long long)sum.aborted, (long long)sum.rollbacks);
-    cr_assert_geq(sum.requests, 10000);
+                (int)n_seeds, (long long)sum.requests,
+                (long long)sum.iterations, (long long)sum.preemptions,
+                (long long)sum.cached, (long long)sum.copied,
+                (long long)sum.evicted, (long long)sum.aborted,
+                (long long)sum.rollbacks);
+    cr_assert_geq(sum.requests, 10000 * (int64_t)n_times);
     /* The soak is about these. */
     cr_assert_gt(sum.preemptions, 1000);
     cr_assert_gt(sum.cached, 1000);
