@@ -3,6 +3,7 @@
 #include "device/impl.h"
 #include "device/native.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* Multiple of the widest fill pattern. */
@@ -11,9 +12,14 @@
  * drivers crash on a request they cannot serve. */
 #define BUF_LARGE ((size_t)64 << 20)
 
-static double mib(uint64_t bytes)
+folio_size_str folio_size_text(uint64_t bytes)
 {
-    return (double)bytes / 0x1p20;
+    folio_size_str s;
+    if (bytes < (uint64_t)1 << 20)
+        snprintf(s.text, sizeof s.text, "%u bytes", (unsigned)bytes);
+    else
+        snprintf(s.text, sizeof s.text, "%.1f MiB", (double)bytes / 0x1p20);
+    return s;
 }
 
 static folio_status check_size(folio_device *dev, size_t bytes)
@@ -23,18 +29,20 @@ static folio_status check_size(folio_device *dev, size_t bytes)
                           "a buffer of 0 bytes was asked for");
     if (bytes > folio_device_max_alloc(dev))
         return folio_fail(&dev->log, FOLIO_E_TOO_LARGE,
-                          "a buffer needs %.1f MiB, device %s allows %.1f MiB "
+                          "a buffer needs %s, device %s allows %s "
                           "per buffer",
-                          mib(bytes), dev->info.name,
-                          mib(dev->info.max_alloc_bytes));
+                          folio_size_text(bytes).text, dev->info.name,
+                          folio_size_text(dev->info.max_alloc_bytes).text);
     uint64_t live = atomic_load(&dev->live_bytes);
     uint64_t global = dev->info.global_bytes;
     if (bytes >= BUF_LARGE && global != 0 &&
         (live > global || bytes > global - live))
         return folio_fail(&dev->log, FOLIO_E_NOMEM,
-                          "a buffer needs %.1f MiB, device %s has %.1f MiB of "
-                          "which %.1f MiB are taken",
-                          mib(bytes), dev->info.name, mib(global), mib(live));
+                          "a buffer needs %s, device %s has %s of "
+                          "which %s are taken",
+                          folio_size_text(bytes).text, dev->info.name,
+                          folio_size_text(global).text,
+                          folio_size_text(live).text);
     return FOLIO_OK;
 }
 
@@ -68,8 +76,8 @@ static folio_status open_cl(folio_device *dev, folio_buf *b)
         if (folio_cl_status(code) != FOLIO_E_NOMEM)
             return folio_device_cl_failed(dev, code, "clCreateBuffer");
         return folio_fail(&dev->log, FOLIO_E_NOMEM,
-                          "device %s has no %.1f MiB for a buffer: %s",
-                          dev->info.name, mib(bytes),
+                          "device %s has no %s for a buffer: %s",
+                          dev->info.name, folio_size_text(bytes).text,
                           folio_cl_error_name(code));
     }
     pthread_mutex_lock(&dev->lock);
@@ -93,8 +101,8 @@ folio_status folio_buf_open(folio_device *dev, size_t bytes, folio_buf **buf)
         b->host = folio_aligned_alloc(bytes);
         if (!b->host)
             FOLIO_TRY(folio_fail(&dev->log, FOLIO_E_NOMEM,
-                                 "the host has no %.1f MiB for a buffer",
-                                 mib(bytes)));
+                                 "the host has no %s for a buffer",
+                                 folio_size_text(bytes).text));
         memset(b->host, 0, bytes);
     } else {
         FOLIO_TRY(open_cl(dev, b));

@@ -158,5 +158,8 @@ char *folio_kernel_source(const char *fragments);
 /* True if the environment variable FOLIO_DISABLE (a list separated by commas)
  * names this variant: a support tool. */
 bool folio_variant_disabled(const char *name);
+/* The list itself for the first who asks about this device, NULL for everyone
+ * after and where there is none: to be looked through for wrong names once. */
+const char *folio_device_disable_list_once(folio_device *dev);
 
 #endif

@@ -137,6 +137,12 @@ bool folio_variant_disabled(const char *name)
     return false;
 }
 
+const char *folio_device_disable_list_once(folio_device *dev)
+{
+    const char *list = env("FOLIO_DISABLE");
+    return list && !atomic_exchange(&dev->told_disable, true) ? list : NULL;
+}
+
 /* ---- making and closing ---------------------------------------------------
  */
 
@@ -242,11 +248,11 @@ static void log_opened(const folio_device *dev, const char *why)
     else
         folio_logf(&dev->log, FOLIO_LOG_INFO,
                    "device: %s (%s, %s), driver %s, %u units, %.1f GiB, at "
-                   "most %.1f MiB a buffer%s",
+                   "most %s a buffer%s",
                    d->name, folio_device_kind_name(d->kind), d->platform,
                    d->driver, d->compute_units,
                    (double)d->global_bytes / 0x1p30,
-                   (double)d->max_alloc_bytes / 0x1p20, why);
+                   folio_size_text(d->max_alloc_bytes).text, why);
 }
 
 static folio_status open_host(const folio_device_settings *s, const char *why,

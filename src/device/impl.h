@@ -47,6 +47,12 @@ typedef struct folio_device_settings {
     folio_log log;
 } folio_device_settings;
 
+/* "12.5 MiB", or "1000 bytes" below a MiB. */
+typedef struct folio_size_str {
+    char text[32];
+} folio_size_str;
+folio_size_str folio_size_text(uint64_t bytes);
+
 /* ---- objects ------------------------------------------------------------- */
 
 typedef struct folio_program {
@@ -93,6 +99,8 @@ struct folio_device {
     folio_cache cache;
     folio_memo *memo;
     atomic_uint builds; /* from source, for tests */
+
+    atomic_bool told_disable; /* FOLIO_DISABLE was looked through */
 
     atomic_uint_least64_t next_buf_id;
     atomic_uint_least64_t live_bytes; /* of buffers made here */

@@ -142,12 +142,37 @@ static folio_status test_row(folio_device *dev, const folio_variant *var,
     return st;
 }
 
+static bool is_row(const folio_variant *rows, size_t n_rows, const char *name,
+                   size_t n)
+{
+    for (size_t i = 0; i < n_rows; i++)
+        if (strlen(rows[i].name) == n && memcmp(rows[i].name, name, n) == 0)
+            return true;
+    return false;
+}
+
+/* A misspelt name would disable nothing and say nothing. */
+static void warn_of_disable(const folio_variant *rows, size_t n_rows,
+                            folio_device *dev)
+{
+    const char *p = folio_device_disable_list_once(dev);
+    while (p && *p) {
+        size_t n = strcspn(p, ",");
+        if (n > 0 && !is_row(rows, n_rows, p, n))
+            folio_logf(folio_device_log(dev), FOLIO_LOG_WARN,
+                       "FOLIO_DISABLE: no variant is called %.*s",
+                       (int)FOLIO_MIN(n, 80), p);
+        p += n + (p[n] == ',');
+    }
+}
+
 folio_status folio_op_choose(const folio_variant *rows, size_t n_rows,
                              folio_device *dev, folio_op_id id,
                              const folio_op_params *prm, const void *args,
                              folio_op **out)
 {
     char reason[sizeof((folio_op *)0)->reason] = "";
+    warn_of_disable(rows, n_rows, dev);
     FOLIO_RETURN_IF(folio_op_check_shape(dev, id, args));
     for (size_t i = 0; i < n_rows; i++) {
         const folio_variant *var = &rows[i];

@@ -251,6 +251,21 @@ Test(device_host, arguments_of_open)
     folio_device_close(NULL);
 }
 
+Test(device_host, small_sizes_are_told_in_bytes)
+{
+    kept_log k;
+    folio_device *dev = NULL;
+    folio_buf *buf = NULL;
+    folio_device_params p = host_params(&k);
+    p.max_alloc_bytes = 1000;
+    cr_assert_eq(folio_device_open(&p, &dev), FOLIO_OK, "%s", k.text);
+    cr_expect_eq(folio_buf_open(dev, 3 << 20, &buf), FOLIO_E_TOO_LARGE);
+    cr_expect(strstr(k.text, "a buffer needs 3.0 MiB, device host allows 1000 "
+                             "bytes per buffer"),
+              "%s", k.text);
+    folio_device_close(&dev);
+}
+
 Test(device_host, environment)
 {
     kept_log k;

@@ -180,6 +180,32 @@ Test(ops_choose, disabled_by_name)
     unsetenv("FOLIO_DISABLE");
 }
 
+/* A name that no row has is told once for each device. */
+Test(ops_choose, disabled_by_a_wrong_name)
+{
+    bed b;
+    folio_rmsnorm_args a = norm_args(3);
+    setenv("FOLIO_DISABLE", "host_rmsnorn,ref_rmsnorm,,x", 1);
+    for (int i = 0; i < 2; i++) {
+        bed_open(&b, 1, 1);
+        for (int j = 0; j < 2; j++) {
+            folio_op *op = NULL;
+            cr_assert_eq(
+                folio_op_open(b.dev, FOLIO_OP_RMSNORM, &plain, &a, &op),
+                FOLIO_OK, "%s", b.log);
+            cr_expect_str_eq(folio_op_variant_name(op), "host_rmsnorm");
+            cr_expect_str_eq(
+                b.log, j ? ""
+                         : "FOLIO_DISABLE: no variant is called host_rmsnorn\n"
+                           "FOLIO_DISABLE: no variant is called x\n");
+            b.log[0] = '\0';
+            folio_op_close(&op);
+        }
+        bed_close(&b);
+    }
+    unsetenv("FOLIO_DISABLE");
+}
+
 Test(ops_choose, build_failure_falls_through)
 {
     const folio_variant rows[] = {ROW("a", &unbuilt, 0, 0),
