@@ -134,12 +134,13 @@ FOLIO_API FOLIO_NODISCARD folio_status
 folio_device_wrap(cl_context context, cl_device_id device,
                   const folio_device_params *p, folio_device **dev);
 
-/* Adds a reference; returns dev. */
+/* Adds a reference; returns dev. NULL gives NULL. */
 FOLIO_API folio_device *folio_device_retain(folio_device *dev);
 /* Drops a reference and sets *dev to NULL. NULL and *NULL allowed. */
 FOLIO_API void folio_device_close(folio_device **dev);
 
-/* [in,out] info: `size` set by the caller. Never fails. */
+/* [in,out] info: `size` set by the caller. Never fails; dev NULL: all but size
+ * is zero. */
 FOLIO_API void folio_device_get_info(const folio_device *dev,
                                      folio_device_info *info);
 
@@ -148,7 +149,7 @@ FOLIO_API const char *folio_cap_name(int bit);
 
 /* Which variant of each op this device gets and why (read-only, for bug
  * reports): entry i of a list that ends with NOT_FOUND. Strings live as long
- * as the device. Builds nothing. */
+ * as the device. Builds nothing. A NULL is INVAL. */
 typedef struct folio_choice {
     const char *op;      /* "linear" */
     const char *what;    /* the case, for example "Q4_0, 1 token" */
@@ -193,6 +194,7 @@ FOLIO_API FOLIO_NODISCARD folio_status folio_buf_wrap_host(folio_device *dev,
                                                            size_t bytes,
                                                            folio_buf **buf);
 FOLIO_API void folio_buf_close(folio_buf **buf);
+/* 0 for NULL. */
 FOLIO_API size_t folio_buf_bytes(const folio_buf *buf);
 
 /* Copies between host and device. Ranges are checked: RANGE, nothing copied.

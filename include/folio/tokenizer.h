@@ -103,34 +103,35 @@ FOLIO_API folio_status folio_tokenizer_piece(const folio_tokenizer *tok,
                                              size_t *n) FOLIO_NODISCARD;
 
 /* Number of ids. A model's head may have more rows: those ids stand for
- * nothing and must never be drawn. Any thread. */
+ * nothing and must never be drawn. 0 for NULL. Any thread. */
 FOLIO_API int32_t folio_tokenizer_n_vocab(const folio_tokenizer *tok);
 
-/* The ids that begin and end a text, or -1 where the model names none. Any
- * thread. */
+/* The ids that begin and end a text, or -1 where the model names none or
+ * tok is NULL. Any thread. */
 FOLIO_API int32_t folio_tokenizer_bos(const folio_tokenizer *tok);
 FOLIO_API int32_t folio_tokenizer_eos(const folio_tokenizer *tok);
 
-/* Whether prompts of this model start with BOS. Any thread. */
+/* Whether prompts of this model start with BOS. False for NULL. Any thread. */
 FOLIO_API bool folio_tokenizer_add_bos(const folio_tokenizer *tok);
 
 /* Whether id ends a generation: EOS, the model's end-of-turn and
  * end-of-message ids, and control tokens known to end a turn (<|im_end|>,
- * <|endoftext|>, <|eot_id|> ...). False outside the vocabulary. Any thread. */
+ * <|endoftext|>, <|eot_id|> ...). False outside the vocabulary and for NULL.
+ * Any thread. */
 FOLIO_API bool folio_tokenizer_is_eog(const folio_tokenizer *tok, int32_t id);
 
 /* Whether id is a control token: it has no text of its own in an answer.
- * False outside the vocabulary. Any thread. */
+ * False outside the vocabulary and for NULL. Any thread. */
 FOLIO_API bool folio_tokenizer_is_control(const folio_tokenizer *tok,
                                           int32_t id);
 
-/* The id whose piece is exactly these n bytes, special tokens included, or -1.
- * Any thread. */
+/* The id whose piece is exactly these n bytes, special tokens included, or -1,
+ * also for NULL. Any thread. */
 FOLIO_API int32_t folio_tokenizer_find(const folio_tokenizer *tok,
                                        const char *piece, size_t n);
 
 /* The chat template (Jinja) in the model file, terminated, borrowed from tok;
- * NULL where there is none. Any thread. */
+ * NULL where there is none and for NULL. Any thread. */
 FOLIO_API const char *folio_tokenizer_chat_template(const folio_tokenizer *tok);
 
 /* Starts decoding an answer.
@@ -159,11 +160,11 @@ FOLIO_API folio_status folio_detokenizer_push(folio_detokenizer *d, int32_t id,
                                               size_t *n) FOLIO_NODISCARD;
 
 /* Ends the answer: what is held comes out as one U+FFFD. A second flush gives
- * nothing; pushing may go on. text and n as above. */
+ * nothing; pushing may go on. text and n as above; d NULL gives "". */
 FOLIO_API void folio_detokenizer_flush(folio_detokenizer *d, const char **text,
                                        size_t *n);
 
-/* Bytes held, 0 to 3. */
+/* Bytes held, 0 to 3; 0 for NULL. */
 FOLIO_API size_t folio_detokenizer_n_held(const folio_detokenizer *d);
 
 /* Sets *d to NULL; NULL is allowed twice over. */

@@ -197,7 +197,7 @@ void folio_buf_close(folio_buf **buf)
 
 size_t folio_buf_bytes(const folio_buf *buf)
 {
-    return buf->bytes;
+    return buf ? buf->bytes : 0;
 }
 
 void *folio_buf_host(const folio_buf *b)

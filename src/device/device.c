@@ -444,6 +444,8 @@ folio_status folio_device_wrap(cl_context context, cl_device_id device,
 
 folio_device *folio_device_retain(folio_device *dev)
 {
+    if (!dev)
+        return NULL;
     atomic_fetch_add_explicit(&dev->refs, 1, memory_order_relaxed);
     return dev;
 }
@@ -463,8 +465,11 @@ void folio_device_close(folio_device **dev)
 
 void folio_device_get_info(const folio_device *dev, folio_device_info *info)
 {
+    static const folio_device_info none;
+    if (!info)
+        return;
     size_t size = FOLIO_MIN(info->size, sizeof *info);
-    memcpy(info, &dev->info, size);
+    memcpy(info, dev ? &dev->info : &none, size);
     if (size >= sizeof info->size)
         info->size = size;
 }

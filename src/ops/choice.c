@@ -202,6 +202,10 @@ folio_status folio_device_choice(folio_device *dev, size_t i, folio_choice *out)
 {
     choice_args a;
     folio_choice found = {0};
+    if (!dev || !out)
+        return dev ? folio_fail(folio_device_log(dev), FOLIO_E_INVAL,
+                                "folio_device_choice: out is NULL")
+                   : FOLIO_E_INVAL;
     if (i >= FOLIO_COUNT(cases))
         return FOLIO_E_NOT_FOUND;
     folio_device_kind kind = folio_device_get_kind(dev);

@@ -69,6 +69,10 @@ folio_status folio_detokenizer_push(folio_detokenizer *d, int32_t id,
 void folio_detokenizer_flush(folio_detokenizer *d, const char **text, size_t *n)
 {
     *n = 0;
+    if (!d) {
+        *text = "";
+        return;
+    }
     if (d->n_held && !d->from_prompt) {
         memcpy(d->out, "\xef\xbf\xbd", 3);
         *n = 3;
@@ -81,7 +85,7 @@ void folio_detokenizer_flush(folio_detokenizer *d, const char **text, size_t *n)
 
 size_t folio_detokenizer_n_held(const folio_detokenizer *d)
 {
-    return d->n_held;
+    return d ? d->n_held : 0;
 }
 
 folio_status folio_detokenizer_open(const folio_tokenizer *tok,

@@ -356,7 +356,7 @@ folio_status folio_tokenizer_decode(const folio_tokenizer *tok,
 
 int32_t folio_tokenizer_n_vocab(const folio_tokenizer *tok)
 {
-    return tok->vocab.n;
+    return tok ? tok->vocab.n : 0;
 }
 
 uint32_t folio_tokenizer_max_piece(const folio_tokenizer *tok)
@@ -366,37 +366,37 @@ uint32_t folio_tokenizer_max_piece(const folio_tokenizer *tok)
 
 int32_t folio_tokenizer_bos(const folio_tokenizer *tok)
 {
-    return tok->bos;
+    return tok ? tok->bos : -1;
 }
 
 int32_t folio_tokenizer_eos(const folio_tokenizer *tok)
 {
-    return tok->eos;
+    return tok ? tok->eos : -1;
 }
 
 bool folio_tokenizer_add_bos(const folio_tokenizer *tok)
 {
-    return tok->add_bos;
+    return tok && tok->add_bos;
 }
 
 bool folio_tokenizer_is_eog(const folio_tokenizer *tok, int32_t id)
 {
-    return id >= 0 && id < tok->vocab.n && tok->eog[id];
+    return tok && id >= 0 && id < tok->vocab.n && tok->eog[id];
 }
 
 bool folio_tokenizer_is_control(const folio_tokenizer *tok, int32_t id)
 {
-    return id >= 0 && id < tok->vocab.n &&
+    return tok && id >= 0 && id < tok->vocab.n &&
            folio_vocab_is_control(&tok->vocab, id);
 }
 
 int32_t folio_tokenizer_find(const folio_tokenizer *tok, const char *piece,
                              size_t n)
 {
-    return folio_vocab_find(&tok->vocab, piece, n);
+    return tok && (piece || !n) ? folio_vocab_find(&tok->vocab, piece, n) : -1;
 }
 
 const char *folio_tokenizer_chat_template(const folio_tokenizer *tok)
 {
-    return tok->chat_template;
+    return tok ? tok->chat_template : NULL;
 }

@@ -507,5 +507,8 @@ Test(ops_choose, device_choice_lists_all)
         cr_expect(seen[op], "no case of %s", folio_op_name((folio_op_id)op));
     cr_expect_eq(folio_device_choice(b.dev, SIZE_MAX, &c), FOLIO_E_NOT_FOUND);
     cr_expect_str_eq(b.log, "");
+    cr_expect_eq(folio_device_choice(NULL, 0, &c), FOLIO_E_INVAL);
+    cr_expect_eq(folio_device_choice(b.dev, 0, NULL), FOLIO_E_INVAL);
+    cr_expect(strstr(b.log, "folio_device_choice: out is NULL"), "%s", b.log);
     bed_close(&b);
 }
