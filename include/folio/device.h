@@ -85,7 +85,9 @@ typedef struct folio_device_info {
 } folio_device_info;
 
 typedef struct folio_device_params {
-    size_t size; /* sizeof(folio_device_params) */
+    /* sizeof(folio_device_params), else INVAL (logged, unless the size says
+     * that the struct ends before its log). */
+    size_t size;
     /* NULL: the environment variable FOLIO_DEVICE, else automatic. "auto";
      * "host"; a decimal index; or a part of the device's or platform's name,
      * case ignored, that only one device has (its exact name wins). */

@@ -91,7 +91,9 @@ folio_status folio_buf_open(folio_device *dev, size_t bytes, folio_buf **buf)
     folio_status st = FOLIO_OK;
     folio_buf *b = NULL;
     if (!dev || !buf)
-        return FOLIO_E_INVAL;
+        return dev ? folio_fail(&dev->log, FOLIO_E_INVAL,
+                                "folio_buf_open: buf is NULL")
+                   : FOLIO_E_INVAL;
     FOLIO_RETURN_IF(check_size(dev, bytes));
     b = new_buf(dev, bytes);
     if (!b)
@@ -122,7 +124,9 @@ folio_status folio_buf_wrap(folio_device *dev, cl_mem mem, folio_buf **buf)
     cl_context context = NULL;
     cl_mem_object_type type = 0;
     if (!dev || !buf)
-        return FOLIO_E_INVAL;
+        return dev ? folio_fail(&dev->log, FOLIO_E_INVAL,
+                                "folio_buf_wrap: buf is NULL")
+                   : FOLIO_E_INVAL;
     if (dev->host || !mem)
         return folio_fail(&dev->log, FOLIO_E_INVAL,
                           dev->host
@@ -161,7 +165,9 @@ folio_status folio_buf_wrap_host(folio_device *dev, void *ptr, size_t bytes,
                                  folio_buf **buf)
 {
     if (!dev || !buf)
-        return FOLIO_E_INVAL;
+        return dev ? folio_fail(&dev->log, FOLIO_E_INVAL,
+                                "folio_buf_wrap_host: buf is NULL")
+                   : FOLIO_E_INVAL;
     if (!dev->host || !ptr || bytes == 0)
         return folio_fail(&dev->log, FOLIO_E_INVAL,
                           !dev->host ? "folio_buf_wrap_host: device %s is not "

@@ -87,8 +87,14 @@ static folio_status read_settings(const folio_device_params *p,
         folio_device_params_default(&def);
         p = &def;
     }
-    if (p->size < sizeof *p)
-        return FOLIO_E_INVAL;
+    /* A shorter struct may end before its log; 0 was only forgotten. */
+    if (p->size != sizeof *p) {
+        bool has_log = p->size == 0 || p->size > sizeof *p;
+        return folio_fail(has_log ? &p->log : NULL, FOLIO_E_INVAL,
+                          "folio_device_params.size is %zu, not %zu: call "
+                          "folio_device_params_default first",
+                          p->size, sizeof *p);
+    }
     const folio_log *log = &p->log;
     s->log = p->log;
     s->select = p->select;

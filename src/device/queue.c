@@ -108,7 +108,9 @@ fail:
 folio_status folio_queue_open(folio_device *dev, folio_queue **q)
 {
     if (!dev || !q)
-        return FOLIO_E_INVAL;
+        return dev ? folio_fail(&dev->log, FOLIO_E_INVAL,
+                                "folio_queue_open: q is NULL")
+                   : FOLIO_E_INVAL;
     return folio_queue_new(dev, true, NULL, q);
 }
 
@@ -116,7 +118,9 @@ folio_status folio_queue_wrap(folio_device *dev, cl_command_queue queue,
                               folio_queue **q)
 {
     if (!dev || !q)
-        return FOLIO_E_INVAL;
+        return dev ? folio_fail(&dev->log, FOLIO_E_INVAL,
+                                "folio_queue_wrap: q is NULL")
+                   : FOLIO_E_INVAL;
     if (dev->host || !queue)
         return folio_fail(&dev->log, FOLIO_E_INVAL,
                           dev->host ? "folio_queue_wrap: the host device has "

@@ -361,8 +361,12 @@ folio_status folio_block_pool_give_all(folio_block_pool *pool,
 {
     folio_status st = FOLIO_OK;
     int32_t i;
-    if (!pool || (!blks && n != 0))
+    if (!pool)
         return FOLIO_E_INVAL;
+    if (!blks && n != 0)
+        return folio_fail(&pool->log, FOLIO_E_INVAL,
+                          "block_pool: give_all: blks is NULL, n is %d",
+                          (int)n);
     if (n < 0)
         return folio_fail(&pool->log, FOLIO_E_INVAL,
                           "block_pool: give_all: n is %d, at least 0 is needed",

@@ -270,8 +270,16 @@ folio_status folio_tokenizer_encode(const folio_tokenizer *tok,
     folio_status st = FOLIO_OK;
     encoder e = {.tok = tok};
     const uint32_t known = FOLIO_ENCODE_ADD_BOS | FOLIO_ENCODE_PARSE_SPECIAL;
-    if (!tok || !n_ids || (!text && n) || (!ids && cap))
+    if (!tok)
         return FOLIO_E_INVAL;
+    if (!n_ids || (!text && n) || (!ids && cap))
+        return folio_fail(&tok->log, FOLIO_E_INVAL,
+                          "tokenizer: encode: %s is NULL (%zu bytes of text, "
+                          "room for %zu ids)",
+                          !n_ids       ? "n_ids"
+                          : !text && n ? "text"
+                                       : "ids",
+                          n, cap);
     if (flags & ~known)
         return folio_fail(&tok->log, FOLIO_E_INVAL,
                           "tokenizer: encode flags %#x, known are %#x",
@@ -311,8 +319,12 @@ fail:
 folio_status folio_tokenizer_piece(const folio_tokenizer *tok, int32_t id,
                                    const char **piece, size_t *n)
 {
-    if (!tok || !piece || !n)
+    if (!tok)
         return FOLIO_E_INVAL;
+    if (!piece || !n)
+        return folio_fail(&tok->log, FOLIO_E_INVAL,
+                          "tokenizer: piece: %s is NULL",
+                          piece ? "n" : "piece");
     if (id < 0 || id >= tok->vocab.n)
         return folio_fail(&tok->log, FOLIO_E_INVAL,
                           "tokenizer: id %d is outside the vocabulary of %d",
@@ -327,8 +339,16 @@ folio_status folio_tokenizer_decode(const folio_tokenizer *tok,
                                     size_t *n_bytes)
 {
     size_t total = 0;
-    if (!tok || !n_bytes || (!ids && n) || (!out && cap))
+    if (!tok)
         return FOLIO_E_INVAL;
+    if (!n_bytes || (!ids && n) || (!out && cap))
+        return folio_fail(&tok->log, FOLIO_E_INVAL,
+                          "tokenizer: decode: %s is NULL (%zu ids, room for "
+                          "%zu bytes)",
+                          !n_bytes    ? "n_bytes"
+                          : !ids && n ? "ids"
+                                      : "out",
+                          n, cap);
     if (flags & ~(uint32_t)FOLIO_DECODE_SPECIAL)
         return folio_fail(&tok->log, FOLIO_E_INVAL,
                           "tokenizer: decode flags %#x, known are %#x",

@@ -236,8 +236,16 @@ Test(device_host, arguments_of_open)
     cr_expect_eq(folio_device_open(NULL, &dev), FOLIO_OK); /* the defaults */
     folio_device_close(&dev);
     cr_expect_eq(folio_device_open(&p, NULL), FOLIO_E_INVAL);
-    p.size = 8;
-    cr_expect_eq(folio_device_open(&p, &dev), FOLIO_E_INVAL);
+    const size_t sizes[] = {8, 0, sizeof p + 8};
+    for (size_t i = 0; i < FOLIO_COUNT(sizes); i++) {
+        p = host_params(&k);
+        p.size = sizes[i];
+        cr_expect_eq(folio_device_open(&p, &dev), FOLIO_E_INVAL);
+        /* 8: the log lies outside of what the caller says is there. */
+        cr_expect_eq(k.count[FOLIO_LOG_ERROR], i > 0, "%s", k.text);
+        cr_expect_eq(strstr(k.text, "folio_device_params.size is ") != NULL,
+                     i > 0, "%s", k.text);
+    }
     p = host_params(&k);
     p.n_threads = -1;
     cr_expect_eq(folio_device_open(&p, &dev), FOLIO_E_INVAL);
@@ -249,6 +257,45 @@ Test(device_host, arguments_of_open)
     cr_expect_null(dev);
     folio_device_close(&dev);
     folio_device_close(NULL);
+}
+
+/* Getters take NULL; other calls refuse it and say what is NULL. */
+Test(device_host, null_handles)
+{
+    kept_log k;
+    folio_device *dev = open_host(&k);
+    folio_device_info info;
+    folio_queue *q = NULL;
+    memset(&info, 0xee, sizeof info);
+    info.size = sizeof info;
+    folio_device_get_info(NULL, &info);
+    folio_device_info want = {.size = sizeof info};
+    cr_expect_eq(memcmp(&info, &want, sizeof info), 0);
+    folio_device_get_info(dev, NULL);
+    cr_expect_null(folio_device_retain(NULL));
+    cr_expect_eq(folio_buf_bytes(NULL), 0);
+    cr_expect_eq(folio_queue_open(NULL, &q), FOLIO_E_INVAL);
+    cr_expect_eq(folio_queue_finish(NULL), FOLIO_E_INVAL);
+    folio_queue_close(NULL);
+    folio_queue_close(&q);
+    folio_buf_close(NULL);
+    folio_device_close(NULL);
+    const struct {
+        folio_status st;
+        const char *text;
+    } calls[] = {
+        {folio_queue_open(dev, NULL), "folio_queue_open: q is NULL"},
+        {folio_queue_wrap(dev, NULL, NULL), "folio_queue_wrap: q is NULL"},
+        {folio_buf_open(dev, 4, NULL), "folio_buf_open: buf is NULL"},
+        {folio_buf_wrap(dev, NULL, NULL), "folio_buf_wrap: buf is NULL"},
+        {folio_buf_wrap_host(dev, &k, 4, NULL),
+         "folio_buf_wrap_host: buf is NULL"},
+    };
+    for (size_t i = 0; i < FOLIO_COUNT(calls); i++) {
+        cr_expect_eq(calls[i].st, FOLIO_E_INVAL);
+        cr_expect(strstr(k.text, calls[i].text), "%s", calls[i].text);
+    }
+    folio_device_close(&dev);
 }
 
 Test(device_host, small_sizes_are_told_in_bytes)

@@ -194,6 +194,8 @@ Test(sched_pool, give_all_is_in_order_and_atomic)
         cr_assert_eq(folio_block_pool_count(pool).n_holders, 6);
     }
     SAYS(&h, folio_block_pool_give_all(pool, ids, -1), FOLIO_E_INVAL, "-1");
+    SAYS(&h, folio_block_pool_give_all(pool, NULL, 2), FOLIO_E_INVAL,
+         "give_all", "blks is NULL, n is 2");
     OK(folio_block_pool_give_all(pool, NULL, 0));
 
     /* A block with two holders may stand there twice; it becomes free at its

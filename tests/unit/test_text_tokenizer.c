@@ -239,6 +239,19 @@ Test(text_pre, long_runs_of_any_class)
     free(ids);
 }
 
+typedef struct null_log {
+    char text[16][160];
+    int n;
+} null_log;
+
+static void null_heard(void *user, folio_log_level level, const char *text)
+{
+    null_log *h = user;
+    (void)level;
+    if (h->n < 16)
+        snprintf(h->text[h->n++], sizeof h->text[0], "%s", text);
+}
+
 Test(text_tokenizer, whole_piece_before_merges)
 {
     for (int llama = 0; llama < 2; llama++) {
@@ -625,6 +638,58 @@ Test(text_tokenizer, small_stacks_in_two_threads)
     }
     pthread_attr_destroy(&attr);
     free(text);
+    folio_tokenizer_close(&tok);
+    free(f);
+}
+
+/* Getters take NULL; encode, decode and piece say what is NULL. */
+Test(text_tokenizer, null_handles)
+{
+    const char *text = NULL;
+    size_t n = 9;
+    cr_expect_eq(folio_tokenizer_n_vocab(NULL), 0);
+    cr_expect_eq(folio_tokenizer_bos(NULL), -1);
+    cr_expect_eq(folio_tokenizer_eos(NULL), -1);
+    cr_expect_not(folio_tokenizer_add_bos(NULL));
+    cr_expect_not(folio_tokenizer_is_eog(NULL, 0));
+    cr_expect_not(folio_tokenizer_is_control(NULL, 0));
+    cr_expect_eq(folio_tokenizer_find(NULL, "a", 1), -1);
+    cr_expect_null(folio_tokenizer_chat_template(NULL));
+    cr_expect_eq(folio_detokenizer_n_held(NULL), 0);
+    folio_detokenizer_flush(NULL, &text, &n);
+    cr_expect(n == 0 && text && *text == 0);
+    folio_tokenizer_close(NULL);
+    folio_detokenizer_close(NULL);
+
+    fixture *f = fixture_bytes("gpt-2");
+    null_log heard = {.n = 0};
+    folio_log log = {
+        .fn = null_heard, .user = &heard, .max_level = FOLIO_LOG_ERROR};
+    folio_tokenizer *tok = NULL;
+    cr_assert_eq(folio_tokenizer_open_vocab(&f->desc, &log, &tok), FOLIO_OK);
+    cr_expect_eq(folio_tokenizer_find(tok, NULL, 1), -1);
+    int32_t ids[4] = {0};
+    char out[4];
+    const struct {
+        folio_status st;
+        const char *text;
+    } calls[] = {
+        {folio_tokenizer_encode(tok, NULL, 3, 0, ids, 4, &n), "text is NULL"},
+        {folio_tokenizer_encode(tok, "a", 1, 0, NULL, 4, &n), "ids is NULL"},
+        {folio_tokenizer_encode(tok, "a", 1, 0, ids, 4, NULL), "n_ids is NULL"},
+        {folio_tokenizer_decode(tok, NULL, 1, 0, out, 4, &n), "ids is NULL"},
+        {folio_tokenizer_decode(tok, ids, 1, 0, NULL, 4, &n), "out is NULL"},
+        {folio_tokenizer_decode(tok, ids, 1, 0, out, 4, NULL),
+         "n_bytes is NULL"},
+        {folio_tokenizer_piece(tok, 0, NULL, &n), "piece is NULL"},
+        {folio_tokenizer_piece(tok, 0, &text, NULL), "n is NULL"},
+    };
+    cr_assert_eq(heard.n, (int)FOLIO_COUNT(calls));
+    for (size_t i = 0; i < FOLIO_COUNT(calls); i++) {
+        cr_expect_eq(calls[i].st, FOLIO_E_INVAL);
+        cr_expect(strstr(heard.text[i], calls[i].text), "\"%s\" is not in: %s",
+                  calls[i].text, heard.text[i]);
+    }
     folio_tokenizer_close(&tok);
     free(f);
 }
