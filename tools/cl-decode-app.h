@@ -32,6 +32,9 @@ typedef struct app {
     folio_device_info dinfo;
     int32_t *prompt;
     size_t n_prompt;
+    int32_t *force; /* owned; ids of --force */
+    size_t n_force;
+    size_t n_failed; /* requests of --requests that ended in an error */
     double load_s;
 } app;
 
@@ -64,6 +67,8 @@ folio_status mode_trace(app *a);
 folio_status mode_top_logits(app *a);
 folio_status mode_force(app *a);
 folio_status fail_with(app *a, folio_status st, const char *fmt, ...);
+/* IO, or CANCELED where Ctrl-C ended the reading. */
+folio_status fail_read(app *a, const char *path, const char *why);
 json_t *ids_json(const int32_t *ids, size_t n);
 json_t *model_json(const app *a);
 

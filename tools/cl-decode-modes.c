@@ -20,6 +20,13 @@ folio_status fail_with(app *a, folio_status st, const char *fmt, ...)
     return st;
 }
 
+folio_status fail_read(app *a, const char *path, const char *why)
+{
+    if (interrupted)
+        return fail_with(a, FOLIO_E_CANCELED, "interrupted while reading");
+    return fail_with(a, FOLIO_E_IO, "%s: %s", path, why);
+}
+
 json_t *ids_json(const int32_t *ids, size_t n)
 {
     json_t *j = json_array();
@@ -147,11 +154,14 @@ folio_status mode_top_logits(app *a)
 
 folio_status mode_force(app *a)
 {
-    int32_t *ids = NULL;
-    size_t n = 0;
-    if (!tool_parse_ids(a->o.force, &ids, &n))
-        return fail_with(a, FOLIO_E_INVAL, "--force '%s' is not a list of ids",
-                         a->o.force);
+    const int32_t *ids = a->force;
+    const size_t n = a->n_force;
+    /* All of them before any is computed. */
+    for (size_t i = 0; i < n; i++)
+        if (ids[i] >= a->info.n_vocab)
+            return fail_with(a, FOLIO_E_RANGE,
+                             "--force: id %d is outside the vocabulary of %d",
+                             ids[i], a->info.n_vocab);
     json_t *steps = json_array();
     folio_status st = feed(a, a->prompt, a->n_prompt, 1, false);
     double t0 = now_s();
@@ -179,7 +189,6 @@ folio_status mode_force(app *a)
         st = print(a, j);
     }
     json_decref(steps);
-    free(ids);
     return st;
 }
 
@@ -261,7 +270,7 @@ folio_status mode_perplexity(app *a)
     bool bos = folio_tokenizer_add_bos(a->tok);
     char *text = tool_read_file(a->o.perplexity, &n, &why);
     if (!text)
-        return fail_with(a, FOLIO_E_IO, "%s: %s", a->o.perplexity, why);
+        return fail_read(a, a->o.perplexity, why);
     int32_t *ids = malloc((n + 1) * sizeof *ids);
     int32_t *win = malloc(ctx * sizeof *win);
     float *rows =
@@ -274,10 +283,11 @@ folio_status mode_perplexity(app *a)
     double nll = 0.0, t0 = now_s();
     size_t n_pred = 0;
     size_t own = bos ? ctx - 1 : ctx;
-    if (st == FOLIO_OK && (own < 1 || n_ids < 2))
+    if (st == FOLIO_OK && (ctx < 2 || n_ids + bos < 2))
         st = fail_with(a, FOLIO_E_INVAL,
-                       "%s holds %zu ids, too few to predict any",
-                       a->o.perplexity, n_ids);
+                       "%s holds %zu ids and a window %zu, too few to predict "
+                       "any",
+                       a->o.perplexity, n_ids, ctx);
     json_t *windows = json_array();
     for (size_t at = 0; st == FOLIO_OK && at < n_ids; at += own) {
         size_t k = n_ids - at < own ? n_ids - at : own;

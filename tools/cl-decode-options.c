@@ -49,101 +49,138 @@ enum {
 
 static const tool_option table[] = {
     [O_MODEL] = {"--model", "-m", "FILE",
-                 "GGUF file; default: the model quickstart fetched. "
+                 "GGUF file; default: the model quickstart fetched.",
                  "-m model.gguf"},
     [O_PROMPT] = {"--prompt", "-p", "TEXT",
-                  "text to continue; default: read from stdin. "
+                  "text to continue; default: read from stdin.",
                   "-p 'Once upon a time'"},
     [O_FILE] = {"--file", "-f", "FILE",
-                "read the text from a file, - is stdin. -f prompt.txt"},
+                "read the text from a file, - is stdin; default: stdin.",
+                "-f prompt.txt"},
     [O_N] = {"--n-predict", "-n", "N",
-             "ids to generate; default: until the end token or the context "
-             "is full. -n 64"},
+             "ids to generate; default: until the end token or the context is "
+             "full.",
+             "-n 64"},
     [O_DEVICE] = {"--device", "-d", "D",
                   "auto, host, an index or a part of the name (cl-info lists "
-                  "them); default: FOLIO_DEVICE or auto. --device pocl"},
+                  "them); default: FOLIO_DEVICE or auto.",
+                  "--device pocl"},
     [O_CTX] = {"--ctx", NULL, "N",
                "longest text in ids; default 4096 or what the model was "
-               "trained for; with --perplexity the window. --ctx 1024"},
+               "trained for; with --perplexity the window, default 1024.",
+               "--ctx 2048"},
     [O_TEMP] = {"--temp", NULL, "T",
-                "0 takes the likeliest id, above 0 samples; default 0. "
+                "0 takes the likeliest id, above 0 samples; default 0.",
                 "--temp 0.8"},
-    [O_SEED] = {"--seed", NULL, "S",
-                "of the sampler; default 0. --temp 0.8 --seed 42"},
+    [O_SEED] = {"--seed", NULL, "S", "of the sampler; default 0.",
+                "--temp 0.8 --seed 42"},
     [O_TOP_K] = {"--top-k", NULL, "K",
-                 "sample among the K likeliest, 0 = off; default 0. "
+                 "sample among the K likeliest, 0 = off; default 0.",
                  "--temp 1 --top-k 40"},
-    [O_TOP_P] = {"--top-p", NULL, "P",
-                 "sample among the likeliest that make up P, 1 = off; "
-                 "default 1. --temp 1 --top-p 0.95"},
-    [O_MIN_P] = {"--min-p", NULL, "P",
-                 "drop ids less likely than P times the likeliest, 0 = off; "
-                 "default 0. --temp 1 --min-p 0.05"},
-    [O_IGNORE_EOS] = {"--ignore-eos", NULL, NULL,
-                      "do not stop at an end token; needs -n"},
+    [O_TOP_P] =
+        {"--top-p", NULL, "P",
+         "sample among the likeliest that make up P, 1 = off; default 1.",
+         "--temp 1 --top-p 0.95"},
+    [O_MIN_P] =
+        {"--min-p", NULL, "P",
+         "drop ids less likely than P times the likeliest, 0 = off; default 0.",
+         "--temp 1 --min-p 0.05"},
+    [O_IGNORE_EOS] =
+        {"--ignore-eos", NULL, NULL,
+         "do not stop at an end token, needs -n; default: stop there.",
+         "-n 64 --ignore-eos"},
     [O_NO_SPECIAL] = {"--no-special", NULL, NULL,
                       "text that spells a special token stays text; default: "
-                      "it becomes the token"},
+                      "it becomes the token.",
+                      "--tokenize -p '<s>' --no-special"},
     [O_KV] = {"--kv", NULL, "TYPE",
-              "element type of the KV cache, f16 or f32; default f16. "
+              "element type of the KV cache, f16 or f32; default f16.",
               "--kv f32"},
-    [O_BLOCK] = {"--block", NULL, "N",
-                 "tokens per KV block; default 16. --block 32"},
+    [O_BLOCK] = {"--block", NULL, "N", "tokens per KV block; default 16.",
+                 "--block 32"},
     [O_EXACT] = {"--exact", NULL, NULL,
-                 "no reduced-precision arithmetic; default off"},
+                 "no reduced-precision arithmetic; default off.",
+                 "--exact --kv f32"},
     [O_THREADS] = {"--threads", "-t", "N",
-                   "threads of the host device, 0 = all CPUs; default 0. "
+                   "threads of the host device, 0 = all CPUs; default 0.",
                    "-t 2"},
-    [O_MAX_TOK] = {"--max-tok", NULL, "N",
-                   "prompt ids in one forward; default 512. --max-tok 64"},
+    [O_MAX_TOK] =
+        {"--max-tok", NULL, "N",
+         "prompt ids in one forward; default 512, with --perplexity 128.",
+         "--max-tok 64"},
     [O_SHUFFLE] = {"--shuffle-blocks", NULL, "SEED",
-                   "hand out KV blocks in a random order (a test of paging; "
-                   "the answer must not change). --shuffle-blocks 7"},
-    [O_JSON] = {"--json", NULL, NULL, "print one JSON object instead of text"},
-    [O_IDS] = {"--ids", NULL, "LIST", "ids instead of text. --ids 1,2,3"},
+                   "hand out KV blocks in a random order (a test of paging: "
+                   "the answer must not change); default: in order.",
+                   "--shuffle-blocks 7"},
+    [O_JSON] = {"--json", NULL, NULL,
+                "print one JSON object, errors too; default: text.",
+                "-p Hi -n 8 --json"},
+    [O_IDS] = {"--ids", NULL, "LIST", "ids instead of text; default: text.",
+               "--ids 1,2,3"},
     [O_FORCE] = {"--force", NULL, "LIST",
-                 "feed these ids whatever comes out and print the two best "
-                 "ids of each step. --force 253,1073"},
-    [O_TOP_LOGITS] = {"--top-logits", NULL, "K",
-                      "print the K largest logits after the prompt. "
-                      "--top-logits 10"},
+                 "feed these ids whatever comes out and print the two best ids "
+                 "of each step; default: generate.",
+                 "-p Hi --force 253,1073"},
+    [O_TOP_LOGITS] =
+        {"--top-logits", NULL, "K",
+         "print the K largest logits after the prompt; default: generate.",
+         "-p Hi --top-logits 10"},
     [O_TRACE] = {"--trace", NULL, NULL,
-                 "print the residual stream of the last prompt position, "
-                 "layer by layer"},
+                 "print the residual stream of the last prompt position, layer "
+                 "by layer; default: generate.",
+                 "-p Hi --trace"},
     [O_PERPLEXITY] = {"--perplexity", NULL, "FILE",
-                      "print the negative log likelihood of a text, in "
-                      "windows of --ctx ids (default 1024)"},
-    [O_REQUESTS] =
-        {"--requests", NULL, "FILE",
-         "run many requests at once, one JSON object a line, - is "
-         "stdin; a line of JSON for each answer. --requests r.jsonl"},
+                      "print the negative log likelihood of a text, in windows "
+                      "of --ctx ids; default: generate.",
+                      "--perplexity text.txt --ctx 512"},
+    [O_REQUESTS] = {"--requests", NULL, "FILE",
+                    "run many requests at once, one JSON object a line, - is "
+                    "stdin; a line of JSON for each answer; default: one text.",
+                    "--requests r.jsonl"},
     [O_N_BLOCKS] = {"--n-blocks", NULL, "N",
                     "KV blocks of the pool for --requests; default: what the "
-                    "device has room for. --n-blocks 64"},
+                    "device has room for.",
+                    "--requests r.jsonl --n-blocks 64"},
     [O_MAX_SEQS] = {"--max-seqs", NULL, "N",
-                    "texts computed at once with --requests; default 8. "
-                    "--max-seqs 32"},
+                    "texts computed at once with --requests; default 8.",
+                    "--requests r.jsonl --max-seqs 32"},
     [O_BUDGET] = {"--budget", NULL, "N",
-                  "ids computed in one step with --requests; default 512. "
-                  "--budget 256"},
-    [O_WATERMARK] = {"--watermark", NULL, "N",
-                     "blocks kept free when a request is let in; default: 1 % "
-                     "of the pool. --watermark 4"},
-    [O_NO_PREFIX_CACHE] = {"--no-prefix-cache", NULL, NULL,
-                           "compute equal beginnings of requests again"},
-    [O_NO_CHUNKING] = {"--no-chunking", NULL, NULL,
-                       "compute prompts whole, whatever the budget"},
+                  "ids computed in one step with --requests; default 512.",
+                  "--requests r.jsonl --budget 256"},
+    [O_WATERMARK] =
+        {"--watermark", NULL, "N",
+         "blocks kept free when a request is let in; default: 1 % of the pool.",
+         "--requests r.jsonl --watermark 4"},
+    [O_NO_PREFIX_CACHE] =
+        {"--no-prefix-cache", NULL, NULL,
+         "compute equal beginnings of requests again; default: keep them.",
+         "--requests r.jsonl --no-prefix-cache"},
+    [O_NO_CHUNKING] =
+        {"--no-chunking", NULL, NULL,
+         "compute prompts whole, whatever the budget; default: in parts.",
+         "--requests r.jsonl --no-chunking"},
     [O_AUDIT] = {"--audit", NULL, NULL,
-                 "check every block and request after each step"},
-    [O_TRACE_FILE] = {"--trace-file", NULL, "FILE",
-                      "write the steps of --requests as a Chrome trace. "
-                      "--trace-file t.json"},
-    [O_TOKENIZE] = {"--tokenize", NULL, NULL, "print the ids of the text"},
-    [O_DETOKENIZE] = {"--detokenize", NULL, NULL, "print the text of --ids"},
-    [O_VERBOSE] = {"--verbose", "-v", NULL,
-                   "say more on stderr: variants, plan, ids of the prompt"},
-    [O_HELP] = {"--help", "-h", NULL, "this text"},
-    [O_VERSION] = {"--version", NULL, NULL, "version, commit and device layer"},
+                 "check every block and request after each step; default off.",
+                 "--requests r.jsonl --audit"},
+    [O_TRACE_FILE] =
+        {"--trace-file", NULL, "FILE",
+         "write the steps of --requests as a Chrome trace; default: none.",
+         "--requests r.jsonl --trace-file t.json"},
+    [O_TOKENIZE] = {"--tokenize", NULL, NULL,
+                    "print the ids of the text; default: generate.",
+                    "-p Hi --tokenize"},
+    [O_DETOKENIZE] = {"--detokenize", NULL, NULL,
+                      "print the text of --ids; default: generate.",
+                      "--ids 1,2,3 --detokenize"},
+    [O_VERBOSE] =
+        {"--verbose", "-v", NULL,
+         "say more on stderr: variants, plan, ids of the prompt; default off.",
+         "-v"},
+    [O_HELP] = {"--help", "-h", NULL, "print this text; default off.",
+                "--help"},
+    [O_VERSION] = {"--version", NULL, NULL,
+                   "print version, commit and device layer; default off.",
+                   "--version"},
 };
 
 #define N_OPTIONS (sizeof table / sizeof table[0])
@@ -155,14 +192,21 @@ static void print_help(void)
          "usage: cl-decode [options]            text on stdout, speed and "
          "device on stderr\n");
     tool_print_options(table, N_OPTIONS);
-    puts("\nExit status: 0 all went well; 2 wrong command line; 130 after "
-         "Ctrl-C;\nelse 10 + the number of the error (README lists them).");
+    puts(
+        "\nCtrl-C ends the answer where it is; a second one ends the program "
+        "at "
+        "once. With --json,\nCtrl-C while the prompt or the answer is computed "
+        "prints the usual object with finish\n\"canceled\"; before that, and "
+        "in "
+        "other modes, an error object with code CANCELED.\n\n"
+        "Exit status: 0 all went well; 1 --requests ran, but a request ended "
+        "in an error; 2 wrong\ncommand line; 130 after Ctrl-C; else 10 + the "
+        "number of the error (README lists them).");
 }
 
 static int bad(const char *name, const char *arg, const char *want)
 {
-    fprintf(stderr, "%s: %s '%s' is not %s\n", tool_name, name, arg, want);
-    return TOOL_EXIT_USAGE;
+    return tool_usage("%s '%.800s' is not %s", name, arg, want);
 }
 
 static int take(options *o, int i, const char *arg)
@@ -306,13 +350,16 @@ static const char *contradiction(const options *o)
                 (o->requests != NULL);
     int texts =
         (o->prompt != NULL) + (o->prompt_file != NULL) + (o->ids != NULL);
-    if (modes > 1 && !(modes == 2 && o->top_logits > 0 && o->force))
+    if (modes > 1)
         return "--tokenize, --detokenize, --trace, --top-logits, --force, "
                "--perplexity and --requests exclude each other";
     if (texts > 1)
         return "--prompt, --file and --ids exclude each other";
     if (texts && o->perplexity)
         return "--perplexity takes its text from its own file";
+    if (o->no_special && o->perplexity)
+        return "--no-special does nothing with --perplexity, which takes all "
+               "its text as text";
     if (o->detokenize && !o->ids)
         return "--detokenize needs --ids";
     if (o->tokenize && o->ids)
@@ -329,12 +376,27 @@ static const char *contradiction(const options *o)
     return requests_contradiction(o);
 }
 
+/* Turning text and ids into each other opens no device and runs no model. */
+static int idle_option(const options *o, const bool *seen)
+{
+    static const int of_the_run[] = {O_DEVICE, O_CTX,     O_KV,      O_BLOCK,
+                                     O_EXACT,  O_THREADS, O_MAX_TOK, O_SHUFFLE};
+    for (size_t k = 0; k < sizeof of_the_run / sizeof of_the_run[0]; k++)
+        if ((o->tokenize || o->detokenize) && seen[of_the_run[k]])
+            return tool_usage(
+                "%s is about running the model, which %s does not do",
+                table[of_the_run[k]].name,
+                o->tokenize ? "--tokenize" : "--detokenize");
+    return -1;
+}
+
 int options_parse(int argc, char **argv, options *o)
 {
     int next = 1, i;
     const char *arg;
     *o = (options){.block = 16, .max_tok = 512, .top_p = 1.0, .shuffle = -1};
     bool seen[N_OPTIONS] = {false};
+    tool_see_json(argc, argv, table, N_OPTIONS);
     while ((i = tool_next_option(argc, argv, table, N_OPTIONS, &next, &arg)) !=
            -1) {
         if (i == -2)
@@ -350,9 +412,7 @@ int options_parse(int argc, char **argv, options *o)
             return 0;
         }
         if (seen[i]) {
-            fprintf(stderr, "%s: %s is given twice\n", tool_name,
-                    table[i].name);
-            return TOOL_EXIT_USAGE;
+            return tool_usage("%s is given twice", table[i].name);
         }
         seen[i] = true;
         int status = take(o, i, arg);
@@ -360,9 +420,7 @@ int options_parse(int argc, char **argv, options *o)
             return status;
     }
     const char *why = contradiction(o);
-    if (why) {
-        fprintf(stderr, "%s: %s\n", tool_name, why);
-        return TOOL_EXIT_USAGE;
-    }
-    return -1;
+    if (why)
+        return tool_usage("%s", why);
+    return idle_option(o, seen);
 }

@@ -155,6 +155,7 @@ void close_app(app *a)
     folio_device_close(&a->dev);
     folio_tokenizer_close(&a->tok);
     free(a->prompt);
+    free(a->force);
     free(a->model_path);
 }
 

@@ -47,6 +47,13 @@ static folio_status read_prompt(app *a)
     const options *o = &a->o;
     if (o->perplexity || o->requests)
         return FOLIO_OK;
+    if (o->force) {
+        if (!tool_parse_ids(o->force, &a->force, &a->n_force))
+            return fail_with(a, FOLIO_E_INVAL,
+                             "--force '%s' is not a list like 1,2,3", o->force);
+        if (a->n_force == 0)
+            return fail_with(a, FOLIO_E_INVAL, "--force has no ids");
+    }
     if (o->ids) {
         if (!tool_parse_ids(o->ids, &a->prompt, &a->n_prompt))
             return fail_with(a, FOLIO_E_INVAL,
@@ -60,7 +67,7 @@ static folio_status read_prompt(app *a)
     if (!text) {
         owned = tool_read_file(path, &n, &why);
         if (!owned)
-            return fail_with(a, FOLIO_E_IO, "%s: %s", path, why);
+            return fail_read(a, path, why);
         text = owned;
     }
     uint32_t flags = o->no_special ? 0 : FOLIO_ENCODE_PARSE_SPECIAL;
@@ -81,6 +88,7 @@ typedef struct answer {
     char *text; /* exact bytes, the final end token left out */
     size_t n_text;
     const char *finish;
+    size_t n_fed; /* ids of the prompt that were computed */
     double prefill_s, decode_s;
 } answer;
 
@@ -216,6 +224,9 @@ static folio_status generate(app *a, answer *ans)
             st = generate_loop(a, s, d, row, ans);
         ans->decode_s = now_s() - t0;
     }
+    ans->n_fed = (size_t)folio_kv_seq_n_tok(a->seq);
+    if (ans->n_fed > a->n_prompt)
+        ans->n_fed = a->n_prompt;
     if (st == FOLIO_E_CANCELED) {
         ans->finish = "canceled";
         st = FOLIO_OK;
@@ -238,14 +249,14 @@ static void print_speed(const app *a, const answer *ans)
 {
     /* The first id comes out of the prefill. */
     double steps = ans->n > 0 ? (double)ans->n - 1 : 0.0;
-    fprintf(stderr,
-            "%s: prompt %zu ids in %.3f s (%.1f/s), %zu new ids in %.3f s "
-            "(%.1f/s), finish %s, device %s\n",
-            tool_name, a->n_prompt, ans->prefill_s,
-            ans->prefill_s > 0 ? (double)a->n_prompt / ans->prefill_s : 0.0,
-            ans->n, ans->decode_s,
-            ans->decode_s > 0 ? steps / ans->decode_s : 0.0, ans->finish,
-            a->dinfo.name);
+    fprintf(
+        stderr,
+        "%s: prompt %zu of %zu ids in %.3f s (%.1f/s), %zu new ids in %.3f s "
+        "(%.1f/s), finish %s, device %s\n",
+        tool_name, ans->n_fed, a->n_prompt, ans->prefill_s,
+        ans->prefill_s > 0 ? (double)ans->n_fed / ans->prefill_s : 0.0, ans->n,
+        ans->decode_s, ans->decode_s > 0 ? steps / ans->decode_s : 0.0,
+        ans->finish, a->dinfo.name);
 }
 
 static folio_status mode_generate(app *a)
@@ -254,15 +265,16 @@ static folio_status mode_generate(app *a)
     folio_status st = generate(a, &ans);
     if (st == FOLIO_OK && a->o.json) {
         json_t *j = json_pack(
-            "{s:s,s:o,s:o,s:o,s:o,s:o,s:s,s:i,s:i,s:o,s:o,s:o,s:s}", "device",
-            a->dinfo.name, "model", model_json(a), "prompt_ids",
+            "{s:s,s:o,s:o,s:o,s:o,s:o,s:s,s:i,s:i,s:i,s:o,s:o,s:o,s:s}",
+            "device", a->dinfo.name, "model", model_json(a), "prompt_ids",
             ids_json(a->prompt, a->n_prompt), "ids", ids_json(ans.ids, ans.n),
             "text", tool_json_text(ans.text ? ans.text : "", ans.n_text),
             "text_hex", tool_json_hex(ans.text ? ans.text : "", ans.n_text),
-            "finish", ans.finish, "n_prompt", (int)a->n_prompt, "n_new",
-            (int)ans.n, "load_s", tool_json_num(a->load_s), "prefill_s",
-            tool_json_num(ans.prefill_s), "decode_s",
-            tool_json_num(ans.decode_s), "arithmetic", a->rinfo.arithmetic);
+            "finish", ans.finish, "n_prompt", (int)a->n_prompt, "n_fed",
+            (int)ans.n_fed, "n_new", (int)ans.n, "load_s",
+            tool_json_num(a->load_s), "prefill_s", tool_json_num(ans.prefill_s),
+            "decode_s", tool_json_num(ans.decode_s), "arithmetic",
+            a->rinfo.arithmetic);
         if (!tool_json_print(j))
             st = fail_with(a, FOLIO_E_IO, "stdout could not be written");
     }
@@ -302,9 +314,16 @@ static folio_status run(app *a)
     if (o->perplexity) {
         if (!a->o.ctx)
             a->o.ctx = 1024;
-        /* Logits of a whole step are read at once. */
-        if (a->o.max_tok > 128)
+        if (a->o.ctx < 2)
+            return fail_with(a, FOLIO_E_INVAL,
+                             "--perplexity needs windows of at least 2 ids, "
+                             "--ctx is %lld",
+                             a->o.ctx);
+        /* Logits of a whole step are read at once: few, unless told. */
+        if (!a->o.have_max_tok)
             a->o.max_tok = 128;
+        if (a->o.max_tok > a->o.ctx)
+            a->o.max_tok = a->o.ctx; /* no step is longer than a window */
         rows = (int32_t)a->o.max_tok;
     }
     st = open_runner(a, rows, o->trace);
@@ -321,17 +340,18 @@ static folio_status run(app *a)
     return mode_generate(a);
 }
 
-int main(int argc, char **argv)
+static int go(int argc, char **argv)
 {
     static app a;
-    tool_name = "cl-decode";
     int status = options_parse(argc, argv, &a.o);
     if (status >= 0)
         return status;
     a.tlog.quiet = a.o.json && !a.o.verbose;
     a.log =
         tool_log_to(&a.tlog, a.o.verbose ? FOLIO_LOG_DEBUG : FOLIO_LOG_INFO);
-    struct sigaction sa = {.sa_handler = on_interrupt};
+    /* Once: a second Ctrl-C ends the program whatever it does. */
+    struct sigaction sa = {.sa_handler = on_interrupt,
+                           .sa_flags = (int)SA_RESETHAND};
     sigaction(SIGINT, &sa, NULL);
     folio_status st = run(&a);
     if (st != FOLIO_OK) {
@@ -345,5 +365,12 @@ int main(int argc, char **argv)
     close_app(&a);
     if (interrupted)
         return TOOL_EXIT_INTERRUPT;
-    return tool_exit_status(st);
+    return st == FOLIO_OK && a.n_failed ? TOOL_EXIT_FAILED
+                                        : tool_exit_status(st);
+}
+
+int main(int argc, char **argv)
+{
+    tool_name = "cl-decode";
+    return tool_finish(go(argc, argv));
 }

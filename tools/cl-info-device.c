@@ -214,7 +214,10 @@ static int fail(const listener *l, folio_status st, bool json)
 
 static int print_json(json_t *o)
 {
-    return tool_json_print(o) ? 0 : tool_exit_status(FOLIO_E_IO);
+    if (tool_json_print(o))
+        return 0;
+    fprintf(stderr, "%s: stdout could not be written\n", tool_name);
+    return tool_exit_status(FOLIO_E_IO);
 }
 
 static int finish_text(void)

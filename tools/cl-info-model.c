@@ -212,8 +212,10 @@ int cl_info_model(const model_query *q)
     if (st != FOLIO_OK && q->json)
         tool_json_error(folio_status_name(st),
                         tlog.error[0] ? tlog.error : folio_status_text(st));
-    else if (st == FOLIO_OK && q->json && !tool_json_print(json_incref(out)))
+    else if (st == FOLIO_OK && q->json && !tool_json_print(json_incref(out))) {
         st = FOLIO_E_IO;
+        fprintf(stderr, "%s: stdout could not be written\n", tool_name);
+    }
     json_decref(out);
     return tool_exit_status(st);
 }

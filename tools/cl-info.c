@@ -23,20 +23,25 @@ static const tool_option table[N_OPTIONS] = {
     [O_DEVICE] = {"--device", "-d", "D",
                   "open this device and show what it can do and which variant "
                   "each op gets: auto, host, an index or a part of the name; "
-                  "default: list the devices. --device pocl"},
+                  "default: list the devices.",
+                  "--device pocl"},
     [O_MODEL] = {"--model", "-m", "FILE",
-                 "show the metadata of a GGUF file instead. -m model.gguf"},
+                 "show the metadata of a GGUF file; default: show devices.",
+                 "-m model.gguf"},
     [O_TENSORS] = {"--tensors", NULL, NULL,
-                   "list its tensors too. -m model.gguf --tensors"},
+                   "list its tensors too; default off.",
+                   "-m model.gguf --tensors"},
     [O_TENSOR] = {"--tensor", NULL, "NAME",
-                  "show one row of this tensor as numbers. -m model.gguf "
-                  "--tensor token_embd.weight"},
-    [O_ROW] = {"--row", NULL, "R",
-               "which row of it, from 0; default 0. -m model.gguf --tensor "
-               "token_embd.weight --row 5"},
-    [O_JSON] = {"--json", NULL, NULL, "one JSON object on stdout instead"},
-    [O_HELP] = {"--help", "-h", NULL, "this text"},
-    [O_VERSION] = {"--version", NULL, NULL, "version and commit"},
+                  "show one row of this tensor as numbers; default: none.",
+                  "-m model.gguf --tensor token_embd.weight"},
+    [O_ROW] = {"--row", NULL, "R", "which row of it, from 0; default 0.",
+               "-m model.gguf --tensor token_embd.weight --row 5"},
+    [O_JSON] = {"--json", NULL, NULL,
+                "one JSON object on stdout; default: text.", "--json"},
+    [O_HELP] = {"--help", "-h", NULL, "print this text; default off.",
+                "--help"},
+    [O_VERSION] = {"--version", NULL, NULL,
+                   "print version and commit; default off.", "--version"},
 };
 
 static void print_help(void)
@@ -49,12 +54,6 @@ static void print_help(void)
     puts("\nExit status: 0 all went well; 2 wrong command line; 10 + code of "
          "the error\notherwise (15: no such device). A machine without "
          "OpenCL is no error.");
-}
-
-static int usage(const char *what)
-{
-    fprintf(stderr, "%s: %s (see --help)\n", tool_name, what);
-    return TOOL_EXIT_USAGE;
 }
 
 typedef struct choices {
@@ -81,7 +80,8 @@ static int take(choices *c, int i, const char *arg)
         break;
     case O_ROW:
         if (!tool_parse_int(arg, 0, INT64_MAX, &row))
-            return usage("--row needs a whole number from 0");
+            return tool_usage("--row needs a whole number from 0"
+                              " (see --help)");
         c->q.row = row;
         break;
     default:
@@ -95,20 +95,23 @@ static int check(const choices *c)
 {
     const bool *seen = c->seen;
     if (seen[O_DEVICE] && seen[O_MODEL])
-        return usage("--device and --model do not go together");
+        return tool_usage("--device and --model do not go together"
+                          " (see --help)");
     if (!seen[O_MODEL] && (seen[O_TENSORS] || seen[O_TENSOR] || seen[O_ROW]))
-        return usage("--tensors, --tensor and --row need --model");
+        return tool_usage("--tensors, --tensor and --row need --model"
+                          " (see --help)");
     if (seen[O_ROW] && !seen[O_TENSOR])
-        return usage("--row needs --tensor");
+        return tool_usage("--row needs --tensor"
+                          " (see --help)");
     return 0;
 }
 
-int main(int argc, char **argv)
+static int go(int argc, char **argv)
 {
     choices c = {.device = NULL};
     const char *arg;
     int next = 1, i, status;
-    tool_name = "cl-info";
+    tool_see_json(argc, argv, table, N_OPTIONS);
     while ((i = tool_next_option(argc, argv, table, N_OPTIONS, &next, &arg)) !=
            -1) {
         if (i < 0)
@@ -124,9 +127,7 @@ int main(int argc, char **argv)
             return 0;
         }
         if (c.seen[i]) {
-            fprintf(stderr, "%s: %s is given twice\n", tool_name,
-                    table[i].name);
-            return TOOL_EXIT_USAGE;
+            return tool_usage("%s is given twice", table[i].name);
         }
         c.seen[i] = true;
         if ((status = take(&c, i, arg)) != 0)
@@ -139,4 +140,10 @@ int main(int argc, char **argv)
     if (c.seen[O_DEVICE])
         return cl_info_device(c.device, c.q.json);
     return cl_info_list(c.q.json);
+}
+
+int main(int argc, char **argv)
+{
+    tool_name = "cl-info";
+    return tool_finish(go(argc, argv));
 }

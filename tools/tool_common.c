@@ -1,17 +1,44 @@
+#define _POSIX_C_SOURCE 200809L
 /* tool_common.c: see tool_common.h. */
 #include "tool_common.h"
 
 #include <errno.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 const char *tool_name = "folio";
+static bool json_asked;
 
 int tool_exit_status(folio_status st)
 {
     return st == FOLIO_OK ? 0 : 10 - (int)st;
+}
+
+int tool_finish(int status)
+{
+    const bool bad = fflush(stdout) != 0 || ferror(stdout);
+    if (!bad || status != 0)
+        return status;
+    fprintf(stderr, "%s: stdout could not be written\n", tool_name);
+    return tool_exit_status(FOLIO_E_IO);
+}
+
+int tool_usage(const char *fmt, ...)
+{
+    char text[1024];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    fprintf(stderr, "%s: %s\n", tool_name, text);
+    if (json_asked)
+        tool_json_error("USAGE", text);
+    return TOOL_EXIT_USAGE;
 }
 
 static void log_line(void *user, folio_log_level level, const char *text)
@@ -28,6 +55,20 @@ folio_log tool_log_to(tool_log *l, folio_log_level max)
 {
     folio_log log = {log_line, l, max};
     return log;
+}
+
+void tool_see_json(int argc, char **argv, const tool_option *opts,
+                   size_t n_opts)
+{
+    json_asked = false;
+    for (int k = 1; k < argc; k++) {
+        size_t i = 0;
+        json_asked |= strcmp(argv[k], "--json") == 0;
+        while (i < n_opts && strcmp(argv[k], opts[i].name) &&
+               (!opts[i].brief || strcmp(argv[k], opts[i].brief)))
+            i++;
+        k += i < n_opts && opts[i].arg; /* "-p --json" is a prompt */
+    }
 }
 
 int tool_next_option(int argc, char **argv, const tool_option *opts,
@@ -48,8 +89,7 @@ int tool_next_option(int argc, char **argv, const tool_option *opts,
         if (!opts[i].arg) {
             if (!eq)
                 return (int)i;
-            fprintf(stderr, "%s: %s takes no argument\n", tool_name,
-                    opts[i].name);
+            tool_usage("%s takes no argument", opts[i].name);
             return -2;
         }
         if (eq) {
@@ -57,14 +97,26 @@ int tool_next_option(int argc, char **argv, const tool_option *opts,
         } else if (*next < argc) {
             *arg = argv[(*next)++];
         } else {
-            fprintf(stderr, "%s: %s needs %s\n", tool_name, opts[i].name,
-                    opts[i].arg);
+            tool_usage("%s needs %s", opts[i].name, opts[i].arg);
             return -2;
         }
         return (int)i;
     }
-    fprintf(stderr, "%s: unknown option '%s' (see --help)\n", tool_name, s);
+    tool_usage("unknown option '%.900s' (see --help)", s);
     return -2;
+}
+
+enum { HELP_AT = 26, HELP_END = 100 };
+
+/* Behind what stands in this line already, or in a new one. */
+static int print_word(int col, const char *w, int n)
+{
+    if (col + 1 + n > HELP_END) {
+        printf("\n%*s", HELP_AT, "");
+        col = HELP_AT;
+    }
+    printf(" %.*s", n, w);
+    return col + 1 + n;
 }
 
 void tool_print_options(const tool_option *opts, size_t n_opts)
@@ -75,7 +127,21 @@ void tool_print_options(const tool_option *opts, size_t n_opts)
                  opts[i].brief ? opts[i].brief : "", opts[i].brief ? ", " : "",
                  opts[i].name, opts[i].arg ? " " : "",
                  opts[i].arg ? opts[i].arg : "");
-        printf("  %-24s %s\n", left, opts[i].help);
+        printf("  %-*s", HELP_AT - 2, left);
+        int col = (int)strlen(left) + 2;
+        col = col > HELP_AT ? col : HELP_AT;
+        for (const char *w = opts[i].help; *w; w += strspn(w, " ")) {
+            const int n = (int)strcspn(w, " ");
+            col = print_word(col, w, n);
+            w += n;
+        }
+        if (opts[i].example) {
+            char example[96];
+            const int n = snprintf(example, sizeof example, "Example: %s",
+                                   opts[i].example);
+            print_word(col, example, n);
+        }
+        putchar('\n');
     }
 }
 
@@ -126,8 +192,23 @@ bool tool_parse_ids(const char *s, int32_t **ids, size_t *n)
     return true;
 }
 
+/* Why this is not something to read to its end, or NULL. */
+static const char *no_file(FILE *f, bool std)
+{
+    struct stat sb;
+    if (fstat(fileno(f), &sb) != 0)
+        return strerror(errno);
+    if (S_ISDIR(sb.st_mode))
+        return "is a folder";
+    if (S_ISBLK(sb.st_mode) ||
+        (S_ISCHR(sb.st_mode) && !std && !isatty(fileno(f))))
+        return "is a device, not a file";
+    return NULL;
+}
+
 char *tool_read_file(const char *path, size_t *n, const char **why)
 {
+    enum { MOST = 1 << 30 };
     bool std = strcmp(path, "-") == 0;
     FILE *f = std ? stdin : fopen(path, "rb");
     size_t cap = 1 << 16, len = 0;
@@ -135,10 +216,16 @@ char *tool_read_file(const char *path, size_t *n, const char **why)
         *why = strerror(errno);
         return NULL;
     }
+    *why = no_file(f, std);
+    if (*why) {
+        if (!std)
+            fclose(f);
+        return NULL;
+    }
     char *buf = malloc(cap);
     while (buf) {
         len += fread(buf + len, 1, cap - 1 - len, f);
-        if (len < cap - 1)
+        if (len < cap - 1 || cap > MOST)
             break;
         char *more = realloc(buf, cap *= 2);
         if (!more)
@@ -147,6 +234,10 @@ char *tool_read_file(const char *path, size_t *n, const char **why)
     }
     bool bad = ferror(f) != 0;
     *why = !buf ? "out of memory" : bad ? strerror(errno) : NULL;
+    if (buf && !bad && len > MOST) {
+        *why = "is longer than 1 GiB";
+        bad = true;
+    }
     if (!std)
         fclose(f);
     if (!buf || bad) {

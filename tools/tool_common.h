@@ -9,11 +9,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Exit statuses: 0, 2 for a wrong command line, 10 + code number otherwise,
- * 130 after an interrupt. */
+/* Exit statuses: 0, 1 where some of many requests failed, 2 for a wrong command
+ * line, 10 + code number otherwise, 130 after an interrupt. */
+#define TOOL_EXIT_FAILED    1
 #define TOOL_EXIT_USAGE     2
 #define TOOL_EXIT_INTERRUPT 130
 int tool_exit_status(folio_status st);
+/* The last thing a main does: the status it would end with, or that of IO where
+ * stdout could not take what was printed (a full disk). */
+int tool_finish(int status);
 
 /* The last error of the library, kept so that it can go into JSON. */
 typedef struct tool_log {
@@ -32,8 +36,17 @@ typedef struct tool_option {
     const char *name;  /* "--device" */
     const char *brief; /* "-d" or NULL */
     const char *arg;   /* what the argument is called, NULL = none */
-    const char *help;  /* with default and example */
+    const char *help;  /* with the default */
+    const char *example;
 } tool_option;
+
+/* Whether --json is among the options, so that an error of the command line can
+ * be told in JSON too. To be asked first: tool_usage then does so. */
+void tool_see_json(int argc, char **argv, const tool_option *opts,
+                   size_t n_opts);
+/* What is wrong with the command line, on stderr and, after --json, as an error
+ * object on stdout. Returns TOOL_EXIT_USAGE. */
+int tool_usage(const char *fmt, ...) FOLIO_PRINTF(1, 2);
 
 /* Walks argv: returns the option's index and its argument, -1 at the end, -2
  * after printing what is wrong. "--name=value" works too; *next is the state,
@@ -48,7 +61,8 @@ bool tool_parse_num(const char *s, double lo, double hi, double *out);
 /* "1,2,3" or "" to a malloc'ed array. */
 bool tool_parse_ids(const char *s, int32_t **ids, size_t *n);
 
-/* A file ("-" = stdin) as bytes with a zero behind; NULL with *why set. */
+/* A file ("-" = stdin) of at most 1 GiB as bytes with a zero behind; NULL with
+ * *why set. A folder or a device other than a terminal is none. */
 char *tool_read_file(const char *path, size_t *n, const char **why);
 
 /* Text with U+FFFD for bytes that are not UTF-8, and the bytes as hex. */

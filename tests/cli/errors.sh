@@ -82,6 +82,26 @@ empty "no default model, stdout" "$OUT"
 # What belongs to the text and the ids.
 if [ -f "$MODEL" ]; then
     fails "prompt file missing" IO -m "$MODEL" --device host -f "$T/none.txt"
+    fails "prompt file is a device" IO -m "$MODEL" --tokenize -f /dev/zero
+    json "prompt file is a device" "'device' in j['error']['message']"
+    fails "prompt file is a folder" IO -m "$MODEL" --tokenize -f "$T/folder"
+    json "prompt file is a folder" "'folder' in j['error']['message']"
+    truncate -s 1073741825 -- "$T/huge"
+    fails "prompt file above 1 GiB" IO -m "$MODEL" --tokenize -f "$T/huge"
+    json "prompt file above 1 GiB" "'1 GiB' in j['error']['message']"
+    rm -f -- "$T/huge"
+    fails "--force without ids" INVAL -m "$MODEL" --device host -p a --force ''
+    fails "--force outside the vocabulary" RANGE -m "$MODEL" --device host \
+        -p a --force 1,49152
+    json "--force outside the vocabulary" "j['error']['message'].count('49152') == 2"
+    printf 'some words of text' >"$T/few"
+    fails "windows of one id" INVAL -m "$MODEL" --device host \
+        --perplexity "$T/few" --ctx 1
+    json "windows of one id" "'--perplexity' in j['error']['message'] and
+        '--ctx' in j['error']['message']"
+    : >"$T/none"
+    fails "perplexity of nothing" INVAL -m "$MODEL" --device host \
+        --perplexity "$T/none" --ctx 8
     fails "empty prompt" INVAL -m "$MODEL" --device host -p '' -n 1
     for ids in x 1, ,1 1,,2 -1 1.5 '1 2' 99999999999; do
         fails "--ids '$ids'" INVAL -m "$MODEL" --device host --ids "$ids" -n 1

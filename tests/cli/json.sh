@@ -12,7 +12,7 @@ common="type(j['device']) is str and len(j['device']) > 0 and
 host -p "Gravity is" -n 5 --json
 exits generate 0
 json "generate, fields" "fields(j) == {'device', 'model', 'prompt_ids', 'ids',
-    'text', 'text_hex', 'finish', 'n_prompt', 'n_new', 'load_s', 'prefill_s',
+    'text', 'text_hex', 'finish', 'n_prompt', 'n_fed', 'n_new', 'load_s', 'prefill_s',
     'decode_s', 'arithmetic'}"
 json "generate, model" "$model"
 json "generate, types" "$common and ints(j['ids']) and type(j['text']) is str
@@ -20,7 +20,7 @@ json "generate, types" "$common and ints(j['ids']) and type(j['text']) is str
     type(j['n_new']) is int and all(num(j[k]) and j[k] >= 0 for k in
     ('load_s', 'prefill_s', 'decode_s'))"
 json "generate, counts" "j['n_prompt'] == len(j['prompt_ids']) and
-    j['n_new'] == len(j['ids']) == 5 and j['finish'] == 'length'"
+    j['n_fed'] == j['n_prompt'] and j['n_new'] == len(j['ids']) == 5 and j['finish'] == 'length'"
 json "generate, text" "bytes.fromhex(j['text_hex']).decode() == j['text'] and
     len(j['text']) > 0"
 json "generate, times" "0 < j['prefill_s'] < 60 and 0 < j['load_s'] < 60 and
@@ -71,10 +71,18 @@ json perplexity "num(j['nll_sum']) and type(j['n']) is int and num(j['ppl']) and
     j['n'] > 2 and j['nll_sum'] > 0 and
     abs(j['ppl'] - __import__('math').exp(j['nll_sum'] / j['n'])) < 1e-5 * j['ppl']
     and sum(w['n'] for w in j['windows']) == j['n']"
+# Steps of the length given, above the default too.
+python3 -c 'print("word " * 300, end="")' >"$T/words"
+host --perplexity "$T/words" --ctx 256 --json
+nll=$(value "j['nll_sum']")
+host --perplexity "$T/words" --ctx 256 --max-tok 200 --json -v
+exits "perplexity, --max-tok" 0
+has "perplexity, --max-tok" "$ERR" "200 tokens a pass"
+json "perplexity, --max-tok" "abs(j['nll_sum'] - $nll) < 0.01 * $nll"
 
-host --tokenize -p "Gravity is" --json
+run -m "$MODEL" --tokenize -p "Gravity is" --json
 json tokenize "fields(j) == {'ids'} and ints(j['ids']) and len(j['ids']) > 1"
-host --detokenize --ids 504,3575 --json
+run -m "$MODEL" --detokenize --ids 504,3575 --json
 json detokenize "fields(j) == {'text', 'bytes_hex'} and
     bytes.fromhex(j['bytes_hex']).decode() == j['text']"
 finish

@@ -208,13 +208,21 @@ fails()
         j['error']['code'] == '$code' and len(j['error']['message']) > 8"
 }
 
-# refused NAME WORDS ARGS...: a wrong command line, with both words said.
+# refused NAME WORDS ARGS...: a wrong command line, with both words said; with
+# --json on stdout too.
 refused()
 {
     local name=$1 words=$2
     shift 2
     run "$@"
     exits "$name" 2
-    empty "$name, stdout" "$OUT"
     has "$name" "$ERR" "$words"
+    if [[ " $* " != *" --json "* ]]; then
+        empty "$name, stdout" "$OUT"
+        run --json "$@"
+        exits "$name, --json" 2
+    fi
+    json "$name, --json" "fields(j) == {'error'} and
+        fields(j['error']) == {'code', 'message'} and
+        j['error']['code'] == 'USAGE' and len(j['error']['message']) > 8"
 }

@@ -18,7 +18,26 @@ for option in --model --prompt --file --n-predict --device --ctx --temp --seed \
         fail help "$option is not shown"
     fi
 done
-has help "$T/help" default
+# Each option has a default and an example, in lines that fit a terminal.
+if said=$(python3 - "$T/help" <<'PY'
+import re, sys
+text = open(sys.argv[1]).read()
+body = re.split(r"\n\n", text)[2]
+options = re.split(r"\n(?=  -)", body)
+if len(options) < 35:
+    raise SystemExit("only %d options" % len(options))
+for o in options:
+    name = re.search(r"--[a-z-]+", o).group()
+    if "default" not in o:
+        raise SystemExit(name + " has no default")
+    if not re.search(r"Example: .*" + name + "|Example: -[a-z] ", o, re.S) and \
+            not o.rstrip().endswith("Example: -v"):
+        raise SystemExit(name + " has no example")
+long = [l for l in text.split("\n") if len(l) > 100]
+if long:
+    raise SystemExit("longer than 100 columns: " + long[0])
+PY
+); then pass; else fail "help, each option" "$said"; fi
 has help "$T/help" "-p 'Once upon a time'"
 run -h
 exits "-h" 0
@@ -64,6 +83,38 @@ refused "perplexity and text" "--perplexity" --perplexity x -p a
 refused "ignore-eos without -n" "--ignore-eos" --ignore-eos -p a
 refused "seed without temperature" "--seed" --seed 1 -p a
 refused "top-k without temperature" "--top-k" --top-k 5 -p a
+refused "force and top-logits" "--top-logits" --force 1,2 --top-logits 2 -p a
+refused "perplexity and no-special" "--no-special" --perplexity x --no-special
+for o in "--device host" "--ctx 9" "--kv f32" "--block 8" --exact "--threads 1" \
+    "--max-tok 4" "--shuffle-blocks 1"; do
+    # shellcheck disable=SC2086 # words are meant
+    refused "tokenize and $o" "${o%% *}" --tokenize -p a $o
+    # shellcheck disable=SC2086
+    refused "detokenize and $o" "${o%% *}" --detokenize --ids 1 $o
+done
+run -p --json --frobnicate
+exits "--json as a prompt" 2
+empty "--json as a prompt, stdout" "$OUT"
+
+# A disk that is full is said.
+if [ -c /dev/full ]; then
+    for program in cl-decode cl-info; do
+        for option in --help --version; do
+            "$BIN/$program" $option >/dev/full 2>"$ERR"
+            is "$program $option to a full disk" $? 18
+            has "$program $option to a full disk" "$ERR" stdout
+        done
+    done
+    if [ -f "$MODEL" ]; then
+        for option in --tensors --json; do
+            "$BIN/cl-info" -m "$MODEL" $option >/dev/full 2>"$ERR"
+            is "cl-info -m $option to a full disk" $? 18
+            has "cl-info -m $option to a full disk" "$ERR" stdout
+        done
+    fi
+else
+    skip "full disk" "no /dev/full"
+fi
 refused "force and -n" "-n" --force 1,2 -n 3 -p a
 refused "no-special and ids" "--no-special" --ids 1 --no-special
 finish

@@ -137,10 +137,10 @@ host -f "$T/f4" -n 4
 exits "answer to F4 90 80 80, as text" 0
 
 # The same text by every way in.
-host --tokenize -p $'Gravity is\na  1   22' --json
+run -m "$MODEL" --tokenize -p $'Gravity is\na  1   22' --json
 cp -- "$OUT" "$T/by-p"
 printf 'Gravity is\na  1   22' >"$T/text"
-host --tokenize -f "$T/text" --json
+run -m "$MODEL" --tokenize -f "$T/text" --json
 if cmp -s "$OUT" "$T/by-p"; then pass; else fail "-f" "differs from -p"; fi
 for way in stdin '-f -'; do
     # shellcheck disable=SC2046,SC2086 # words are meant
