@@ -23,6 +23,9 @@ static void bad(request_line *l, folio_status st, const char *fmt, ...)
     va_end(ap);
 }
 
+/* Completions of one request; their room is taken at once. */
+enum { MAX_N = 1024 };
+
 typedef enum field_kind { F_INT, F_SEED, F_NUM, F_BOOL, F_OTHER } field_kind;
 
 /* Fields that go into a request_line as they are. Ranges finer than the type's
@@ -331,13 +334,15 @@ folio_status line_parse(app *a, const char *text, size_t n, size_t number,
     l->req.deadline_ns = (uint64_t)(take_ms(l, j, "deadline_ms", 0.0) * 1e6);
     if (json_object_get(j, "deadline_ms") && l->req.deadline_ns == 0)
         l->req.deadline_ns = 1; /* at once */
+    if (l->req.n < 1 || l->req.n > MAX_N)
+        bad(l, FOLIO_E_INVAL, "n is %d, not from 1 to %d", l->req.n, MAX_N);
     st = take_prompt(a, l, j);
     if (st == FOLIO_OK)
         st = take_lists(l, j);
     take_salt(l, json_object_get(j, "salt"));
     take_echo(l, json_object_get(j, "echo"));
     l->kept = j;
-    if (st == FOLIO_OK && l->bad == FOLIO_OK && l->req.n >= 1) {
+    if (st == FOLIO_OK && l->bad == FOLIO_OK) {
         l->out = calloc((size_t)l->req.n, sizeof *l->out);
         l->n_open = l->req.n;
         st = l->out ? FOLIO_OK : FOLIO_E_NOMEM;

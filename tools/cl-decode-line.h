@@ -28,7 +28,7 @@ typedef struct request_line {
     folio_status bad;
     char why[512];
     uint64_t engine_id; /* 0: not submitted yet */
-    bool cancelled;
+    bool cancelled, failed;
     int32_t n_open;  /* completions that have not ended */
     completion *out; /* [req.n] */
 } request_line;

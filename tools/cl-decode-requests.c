@@ -7,7 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
+#include <errno.h>
 
 enum { N_EVENTS = 256 };
 
@@ -62,7 +64,7 @@ static folio_status read_lines(run *r)
     char *text = tool_read_file(r->a->o.requests, &n, &why);
     folio_status st = FOLIO_OK;
     if (!text)
-        return fail_with(r->a, FOLIO_E_IO, "%s: %s", r->a->o.requests, why);
+        return fail_read(r->a, r->a->o.requests, why);
     for (size_t at = 0; st == FOLIO_OK && at < n;) {
         const char *end = memchr(text + at, '\n', n - at);
         const size_t len = end ? (size_t)(end - text) - at : n - at;
@@ -288,10 +290,9 @@ static folio_status take_event(run *r, const folio_event *ev)
         return FOLIO_OK;
     }
     r->n_by[ev->reason]++;
-    if (--l->n_open == 0) {
-        r->n_done++;
-        r->n_error += ev->reason == FOLIO_REASON_ERROR;
-    }
+    r->n_error += ev->reason == FOLIO_REASON_ERROR && !l->failed;
+    l->failed |= ev->reason == FOLIO_REASON_ERROR;
+    r->n_done += --l->n_open == 0;
     return print_end(r, l, c, ev);
 }
 
@@ -358,10 +359,29 @@ static folio_status serve(run *r)
     return st;
 }
 
+/* Whether the trace can be written when all is done; leaves no file behind. */
+static folio_status try_trace_file(app *a)
+{
+    const char *path = a->o.trace_file;
+    struct stat sb;
+    const bool there = path && stat(path, &sb) == 0;
+    FILE *f = path ? fopen(path, "ab") : NULL;
+    if (path && !f)
+        return fail_with(a, FOLIO_E_IO, "--trace-file %s: %s", path,
+                         strerror(errno));
+    if (f)
+        fclose(f);
+    if (f && !there)
+        remove(path);
+    return FOLIO_OK;
+}
+
 folio_status mode_requests(app *a)
 {
     run r = {.a = a};
-    folio_status st = read_lines(&r);
+    folio_status st = try_trace_file(a);
+    if (st == FOLIO_OK)
+        st = read_lines(&r);
     if (st == FOLIO_OK)
         st = sort_lines(&r);
     if (st == FOLIO_OK)
@@ -374,6 +394,7 @@ folio_status mode_requests(app *a)
     }
     if (st == FOLIO_OK && a->o.trace_file)
         st = folio_engine_trace_write(r.e, a->o.trace_file);
+    a->n_failed = r.n_error;
     folio_engine_close(&r.e);
     for (size_t i = 0; i < r.n; i++)
         line_free(&r.lines[i]);

@@ -9,6 +9,9 @@ refused "prompt as well" "--requests" --requests x -p a
 refused "max-tok" "--budget" --requests x --max-tok 4
 refused "budget below max-seqs" "--budget" --requests x --budget 4 --max-seqs 5
 need_model
+fails "no such folder of the trace" IO -m "$MODEL" --device host \
+    --requests "$T/none" --trace-file "$T/nonexist/x"
+json "no such folder of the trace" "'nonexist' in j['error']['message']"
 fails "no such file" IO -m "$MODEL" --device host --requests "$T/none"
 
 # lines NAME EXPRESSION: Python over o, the objects on stdout, and by, those of
@@ -55,10 +58,12 @@ no JSON
 {"id": "e6", "prompt": "x", "n_predict": 100000}
 {"id": "e7", "prompt": "x", "n_predict": "many"}
 {"id": "e8", "prompt_ids": []}
+{"id": "e9", "prompt": "hi", "n": 2147483647, "n_predict": 1}
+{"id": "e10", "prompt": "hi", "n": 0, "n_predict": 1}
 R
 host --requests "$T/r" --audit --trace-file "$T/trace"
-exits requests 0
-lines "every line has its answer" "len(o) == 17 and len(by) == 7"
+exits "requests, some in error" 1
+lines "every line has its answer" "len(o) == 19 and len(by) == 7"
 lines "greedy as alone" "all(by[k, 0]['ids'] == $alone and
     by[k, 0]['text'] == $text and by[k, 0]['finish'] == 'length'
     for k in ('g', 'late', 'salted'))"
@@ -72,10 +77,10 @@ lines "figures" "all(x['queue_s'] >= 0 and x['prefill_s'] > 0 and
     for x in by.values() if x['ids'])"
 lines "bad lines" "bad == {None: 'FORMAT', 'e1': 'INVAL', 'e2': 'INVAL',
     'e3': 'INVAL', 'e4': 'INVAL', 'e5': 'RANGE', 'e6': 'TOO_LARGE',
-    'e7': 'INVAL', 'e8': 'INVAL'}"
+    'e7': 'INVAL', 'e8': 'INVAL', 'e9': 'INVAL', 'e10': 'INVAL'}"
 lines "the unknown field is named" "any('tempreture' in x['error']['message']
     for x in o if 'error' in x)"
-has "summary" "$ERR" "16 requests in"
+has "summary" "$ERR" "18 requests in"
 if python3 -c 'import json, sys
 names = {e["name"] for e in json.load(open(sys.argv[1]))["traceEvents"]}
 assert names >= {"plan", "upload", "kernels", "wait", "sample", "commit"}' \
