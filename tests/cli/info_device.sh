@@ -22,7 +22,10 @@ wrong()
 {
     info "$@"
     exits "$*" 2
-    empty "$*" "$OUT"
+    case " $* " in
+    *" --json "*) json "$*" "j['error']['code'] == 'USAGE'" ;;
+    *) empty "$*" "$OUT" ;;
+    esac
     is "$* is explained" "$([ -s "$ERR" ] && echo yes)" yes
 }
 wrong --bogus
