@@ -145,7 +145,8 @@ static const tool_option table[] = {
                     "texts computed at once with --requests; default 8.",
                     "--requests r.jsonl --max-seqs 32"},
     [O_BUDGET] = {"--budget", NULL, "N",
-                  "ids computed in one step with --requests; default 512.",
+                  "ids computed in one step with --requests; default 512, on "
+                  "CPUs 16 or twice --max-seqs.",
                   "--requests r.jsonl --budget 256"},
     [O_WATERMARK] =
         {"--watermark", NULL, "N",

@@ -44,7 +44,9 @@ typedef struct folio_engine_params {
      * most 4096, and at most what a pool of given size holds. */
     int32_t max_ctx;
     /* Most positions computed in one step, >= max_seqs: decodes first, then
-     * pieces of prompts. 0 (default): 512, or max_seqs if that is more. */
+     * pieces of prompts. What is left for prompts bounds how long streams wait
+     * for each other. 0 (default): 512, or max_seqs if that is more; on the
+     * host device and CPU drivers 16, or twice max_seqs. */
     int32_t budget;
     int32_t block_size; /* tokens per block, >= 1; default 16 */
     /* The pool: at most one of these two. Both 0 (default): from the device's

@@ -158,7 +158,8 @@ static void leave(folio_engine *e, folio_answer *a)
 
 void folio_answer_release(folio_engine *e, folio_answer *a)
 {
-    a->req = NULL;
+    if (a->job->entered)
+        a->req = NULL; /* else the job's to close */
     if (a->released)
         return;
     a->released = true;

@@ -82,13 +82,6 @@ static folio_status enter(folio_door *d, folio_job *job)
         return d->failed;
     if (job->n > d->max_in_flight - d->n_in_flight)
         return FOLIO_E_FULL;
-    job->id = d->next_id++;
-    job->req.id = job->id;
-    if (job->scores) { /* every position is computed: nobody's but its own */
-        memset(job->salt, 0xff, FOLIO_SALT_MAX);
-        memcpy(job->salt, &job->id, sizeof job->id);
-        job->req.salt_bytes = FOLIO_SALT_MAX;
-    }
     folio_job **bucket = bucket_of(d, job->id);
     job->next_id = *bucket;
     *bucket = job;
@@ -99,14 +92,16 @@ static folio_status enter(folio_door *d, folio_job *job)
     return FOLIO_OK;
 }
 
-/* Cheap refusals before anything is copied. */
-static folio_status refusal(folio_door *d, int32_t n)
+/* An id, or a cheap refusal before anything is copied. */
+static folio_status knock(folio_door *d, int32_t n, uint64_t *id)
 {
     pthread_mutex_lock(&d->lock);
     folio_status st = d->failed;
     if (st == FOLIO_OK && n > 0 && n <= d->max_in_flight &&
         n > d->max_in_flight - d->n_in_flight)
         st = FOLIO_E_FULL;
+    if (st == FOLIO_OK)
+        *id = d->next_id++;
     pthread_mutex_unlock(&d->lock);
     return st;
 }
@@ -120,18 +115,17 @@ folio_status folio_engine_submit(folio_engine *e, const folio_engine_request *r,
     if (!r || !id)
         return folio_fail(&e->log, FOLIO_E_INVAL, "submit: %s is NULL",
                           r ? "id" : "the request");
-    if (r->size == sizeof *r)
-        FOLIO_RETURN_IF(refusal(&e->door, r->n));
-    FOLIO_RETURN_IF(folio_job_open(e, r, &job));
+    uint64_t name = 0;
+    FOLIO_RETURN_IF(knock(&e->door, r->size == sizeof *r ? r->n : 0, &name));
+    FOLIO_RETURN_IF(folio_job_open(e, r, name, &job));
     pthread_mutex_lock(&e->door.lock);
     const folio_status st = enter(&e->door, job);
-    const uint64_t got = job->id;
     pthread_mutex_unlock(&e->door.lock);
     if (st != FOLIO_OK) {
         folio_job_close(&job);
         return st;
     }
-    *id = got; /* the job may be over already */
+    *id = name; /* the job may be over already */
     return FOLIO_OK;
 }
 

@@ -19,7 +19,7 @@ typedef struct folio_job folio_job;
 typedef struct folio_answer {
     folio_job *job;
     int32_t index;            /* which completion */
-    folio_request *req;       /* the scheduler's; NULL before it and after */
+    folio_request *req;       /* the scheduler's once entered; NULL after it */
     folio_detokenizer *detok; /* NULL: no text */
     /* Text not handed out yet: [0, n_token) with the token, the rest with the
      * end. Room for all that one step and the end can bring. */
@@ -47,6 +47,7 @@ struct folio_job {
     folio_job *next_gone;   /* to be freed at the next step */
     bool cancel_asked;
     bool over;       /* every end was handed out */
+    bool entered;    /* its requests are the scheduler's */
     int32_t *prompt; /* [n_prompt], then stop_ids */
     int32_t *stop_ids;
     uint8_t salt[FOLIO_SALT_MAX];
@@ -148,9 +149,9 @@ uint64_t folio_engine_now(const folio_engine *e);
 folio_status folio_pool_size(folio_engine *e,
                              folio_runner_params *r) FOLIO_NODISCARD;
 
-/* job.c: checks a request and copies it. */
+/* job.c: checks a request and copies it; it is called `id`. */
 folio_status folio_job_open(const folio_engine *e,
-                            const folio_engine_request *r,
+                            const folio_engine_request *r, uint64_t id,
                             folio_job **out) FOLIO_NODISCARD;
 void folio_job_close(folio_job **job);
 

@@ -176,6 +176,11 @@ static folio_status copy_sample(const folio_engine *e,
         keep(&at, s->dry_breakers, s->n_dry_breakers, sizeof *s->dry_breakers);
     if (!r->prompt_logprobs)
         return FOLIO_OK;
+    /* Every position is computed: a salt that is nobody's but its own, longer
+     * than a caller's can be. */
+    memset(job->salt, 0xff, FOLIO_SALT_MAX);
+    memcpy(job->salt, &job->id, sizeof job->id);
+    job->req.salt_bytes = FOLIO_SALT_MAX;
     job->scores = folio_calloc((size_t)r->n_prompt, sizeof *job->scores);
     job->n_scored = 1; /* nothing stands before the first id */
     return job->scores ? FOLIO_OK : FOLIO_E_NOMEM;
@@ -226,8 +231,23 @@ static folio_status copy_ids(const folio_engine *e,
     return FOLIO_OK;
 }
 
+/* What the scheduler will take in. */
+static folio_status make_requests(const folio_engine *e, folio_job *job)
+{
+    folio_status st = FOLIO_OK;
+    folio_request **all = folio_calloc((size_t)job->n, sizeof(folio_request *));
+    if (!all)
+        return FOLIO_E_NOMEM;
+    st = folio_sched_make(e->sched, &job->req, all);
+    for (int32_t i = 0; st == FOLIO_OK && i < job->n; i++)
+        job->answer[i].req = all[i];
+    free(all);
+    return st;
+}
+
 folio_status folio_job_open(const folio_engine *e,
-                            const folio_engine_request *r, folio_job **out)
+                            const folio_engine_request *r, uint64_t id,
+                            folio_job **out)
 {
     folio_status st;
     int32_t max_new = 0;
@@ -238,6 +258,7 @@ folio_status folio_job_open(const folio_engine *e,
     if (!job)
         return folio_fail(&e->log, FOLIO_E_NOMEM, "request: no memory");
     job->n = r->n;
+    job->id = job->req.id = id;
     job->logits = r->logits;
     job->logits_user = r->logits_user;
     job->submit_ns = folio_engine_now(e);
@@ -253,6 +274,7 @@ folio_status folio_job_open(const folio_engine *e,
     FOLIO_TRY(copy_ids(e, r, job));
     FOLIO_TRY(copy_sample(e, r, job));
     FOLIO_TRY(open_stops(e, r, job));
+    FOLIO_TRY(make_requests(e, job));
     for (int32_t i = 0; i < r->n; i++)
         FOLIO_TRY(open_answer(e, job, i, r->decode_flags));
     *out = job;
@@ -272,6 +294,8 @@ void folio_job_close(folio_job **job)
     if (!*job)
         return;
     for (int32_t i = 0; i < (*job)->n; i++) {
+        if (!(*job)->entered)
+            folio_request_close((*job)->answer[i].req);
         folio_detokenizer_close(&(*job)->answer[i].detok);
         free((*job)->answer[i].text);
     }

@@ -11,6 +11,9 @@
 
 #define DEFAULT_CTX    4096
 #define DEFAULT_BUDGET 512
+/* Where a token costs the same alone and in company, more tokens a step are no
+ * faster and make others wait. */
+#define HOST_BUDGET 16
 
 static double mib(uint64_t bytes)
 {
@@ -92,8 +95,11 @@ folio_status folio_pool_size(folio_engine *e, folio_runner_params *r)
     char why[160];
     int64_t n = p->n_blocks;
     folio_device_get_info(e->model->dev, &info);
+    const bool on_host = info.kind == FOLIO_DEVICE_HOST ||
+                         info.kind == FOLIO_DEVICE_CPU; /* not ours to fill */
     if (p->budget == 0)
-        p->budget = FOLIO_MAX(DEFAULT_BUDGET, p->max_seqs);
+        p->budget = on_host ? FOLIO_MAX(HOST_BUDGET, 2 * p->max_seqs)
+                            : FOLIO_MAX(DEFAULT_BUDGET, p->max_seqs);
     snprintf(why, sizeof why, "as n_blocks says");
     if (p->kv_bytes) {
         n = (int64_t)FOLIO_MIN(p->kv_bytes / block_bytes(e),
@@ -118,8 +124,6 @@ folio_status folio_pool_size(folio_engine *e, folio_runner_params *r)
     r->exact = p->exact;
     r->run_ahead = p->run_ahead;
     r->max_tok = r->pass_tok = p->budget;
-    const bool on_host = info.kind == FOLIO_DEVICE_HOST ||
-                         info.kind == FOLIO_DEVICE_CPU; /* not ours to fill */
     if (n == 0 && (on_host || info.global_bytes == 0)) {
         n = folio_div_up(r->max_ctx, p->block_size);
         snprintf(why, sizeof why,

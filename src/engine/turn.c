@@ -20,30 +20,24 @@ static folio_answer *answer_of(const folio_request *r)
 
 /* ---- in ------------------------------------------------------------------ */
 
-static void take_job(folio_engine *e, folio_job *job, uint64_t now)
+/* The door counted them and named them: a failure is an invariant broken. */
+static folio_status take_job(folio_engine *e, folio_job *job)
 {
-    const folio_status st = folio_sched_submit(e->sched, &job->req, NULL);
-    for (int32_t i = 0; i < job->n; i++) {
-        folio_answer *a = &job->answer[i];
-        if (st == FOLIO_OK) {
-            a->req = folio_sched_find(e->sched, job->id, i);
-            continue;
-        }
-        folio_answer_end(e, a, FOLIO_REASON_ERROR, st, now);
-        folio_answer_release(e, a);
-    }
+    FOLIO_RETURN_IF(folio_sched_enter(e->sched, job->answer[0].req));
+    job->entered = true;
+    return FOLIO_OK;
 }
 
 /* Jobs that are gone are freed last: one may still be on the list of those to
  * be cancelled. */
-static void take_in(folio_engine *e, uint64_t now)
+static folio_status take_in(folio_engine *e)
 {
     folio_job *in, *cancel;
     folio_door_take(&e->door, &in, &cancel);
     while (in) {
         folio_job *job = in;
         in = job->next_in;
-        take_job(e, job, now);
+        FOLIO_RETURN_IF(take_job(e, job));
     }
     for (; cancel; cancel = cancel->next_cancel) {
         const folio_status st = folio_sched_abort(e->sched, cancel->id);
@@ -55,6 +49,7 @@ static void take_in(folio_engine *e, uint64_t now)
         folio_door_remove(&e->door, job);
         folio_job_close(&job);
     }
+    return FOLIO_OK;
 }
 
 /* ---- what a plan changed ------------------------------------------------- */
@@ -198,7 +193,7 @@ static folio_status turn(folio_engine *e)
     const bool traced = e->p.trace_steps > 0;
     uint64_t now = folio_engine_now(e);
     e->now = (folio_step_span){.begin = now};
-    take_in(e, now);
+    FOLIO_RETURN_IF(take_in(e));
     FOLIO_RETURN_IF(folio_sched_plan(e->sched, now, &step));
     note_plan(e, step, now);
     if (step->n_seq == 0) {

@@ -293,8 +293,6 @@ static folio_status check_door(const folio_sched *s,
     const folio_log *log = &s->log;
     const unsigned long long id = p->id;
     FOLIO_RETURN_IF(folio_request_check(p, log));
-    if (find_any(s, p->id))
-        return BAD("request %llu: the id is in flight already", id);
     const int64_t worst = folio_request_worst(p->n_prompt, p->max_new);
     const int64_t need = folio_block_pool_ceil(s->pool, worst);
     if (need > s->p.n_blocks)
@@ -317,26 +315,30 @@ static folio_status check_door(const folio_sched *s,
     return FOLIO_OK;
 }
 
-folio_status folio_sched_submit(folio_sched *s, const folio_request_params *p,
-                                folio_request **out)
+static folio_status check_free(const folio_sched *s, uint64_t id, int32_t n)
+{
+    const folio_log *log = &s->log;
+    if (find_any(s, id))
+        return BAD("request %llu: the id is in flight already",
+                   (unsigned long long)id);
+    return n > s->p.max_requests - s->n_requests ? FOLIO_E_FULL : FOLIO_OK;
+}
+
+folio_status folio_sched_make(const folio_sched *s,
+                              const folio_request_params *p,
+                              folio_request **out)
 {
     FOLIO_RETURN_IF(check_door(s, p));
-    const int32_t n = FOLIO_MAX(p->n, 1);
-    if (n > s->p.max_requests - s->n_requests)
-        return FOLIO_E_FULL;
-    folio_request *one = NULL, **all = out ? out : &one;
-    folio_request **list = NULL;
-    if (!out && n > 1) {
-        all = list = folio_calloc((size_t)n, sizeof(folio_request *));
-        if (!list)
-            return folio_fail(&s->log, FOLIO_E_NOMEM,
-                              "request %llu: no memory for %d completions",
-                              (unsigned long long)p->id, (int)n);
-    }
-    const folio_status st = folio_request_open(
-        p, s->p.prefix_cache ? s->p.block_tok : 0, &s->log, all);
-    for (int32_t i = 0; st == FOLIO_OK && i < n; i++) {
-        folio_request *r = all[i], **bucket = bucket_of(s, r->id);
+    return folio_request_open(p, s->p.prefix_cache ? s->p.block_tok : 0,
+                              &s->log, out);
+}
+
+folio_status folio_sched_enter(folio_sched *s, folio_request *first)
+{
+    folio_request_group *g = first->group;
+    FOLIO_RETURN_IF(check_free(s, first->id, g->n));
+    for (int32_t i = 0; i < g->n; i++) {
+        folio_request *r = g->member[i], **bucket = bucket_of(s, r->id);
         r->arrival = s->n_arrived++;
         r->arrival_plan = s->n_plans;
         r->next_id = *bucket;
@@ -347,6 +349,27 @@ folio_status folio_sched_submit(folio_sched *s, const folio_request_params *p,
         s->n_requests++;
         s->st.submitted++;
     }
+    return FOLIO_OK;
+}
+
+folio_status folio_sched_submit(folio_sched *s, const folio_request_params *p,
+                                folio_request **out)
+{
+    const int32_t n = FOLIO_MAX(p->n, 1);
+    FOLIO_RETURN_IF(check_door(s, p));
+    FOLIO_RETURN_IF(check_free(s, p->id, n));
+    folio_request *one = NULL, **all = out ? out : &one;
+    folio_request **list = NULL;
+    if (!out && n > 1) {
+        all = list = folio_calloc((size_t)n, sizeof(folio_request *));
+        if (!list)
+            return folio_fail(&s->log, FOLIO_E_NOMEM,
+                              "request %llu: no memory for %d completions",
+                              (unsigned long long)p->id, (int)n);
+    }
+    folio_status st = folio_sched_make(s, p, all);
+    if (st == FOLIO_OK)
+        st = folio_sched_enter(s, all[0]);
     free(list);
     return st;
 }

@@ -68,6 +68,17 @@ void folio_sched_close(folio_sched **s);
 folio_status folio_sched_submit(folio_sched *s, const folio_request_params *p,
                                 folio_request **out) FOLIO_NODISCARD;
 
+/* The two halves of submit. Make checks and allocates, touches nothing of the
+ * scheduler that changes, and may run on any thread beside its owner; out [n],
+ * the caller's (folio_request_close) until they are entered. Enter takes the
+ * group of `first` in and cannot fail for want of memory; INVAL: the id is in
+ * flight; FULL. */
+folio_status folio_sched_make(const folio_sched *s,
+                              const folio_request_params *p,
+                              folio_request **out) FOLIO_NODISCARD;
+folio_status folio_sched_enter(folio_sched *s,
+                               folio_request *first) FOLIO_NODISCARD;
+
 /* Finishes all completions of `id` in whatever state they are; finished ones
  * keep their first reason. NOT_FOUND: no such id in flight (FULL's kin: not
  * logged). */

@@ -623,6 +623,7 @@ Test(engine_life, short_answers_do_not_wait_for_a_long_one)
 {
     b.p.prefix_cache = 0;
     b.p.n_blocks = 64;
+    b.p.budget = 64;
     eng_open(&b);
     const uint64_t id = eng_submit(&b, some, 5, 32);
     uint64_t small[7];
