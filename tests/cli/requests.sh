@@ -104,4 +104,40 @@ lines "a cramped pool preempts" "sum(x['preemptions'] for x in by.values()) > 0"
 RC=$?
 exits "from stdin" 0
 lines "from stdin" "len(by) == 6"
+
+# The sampling fields, against the program alone and against each other.
+cat >"$T/s" <<'R'
+{"id": "lp", "prompt": "Gravity is", "n_predict": 6, "logprobs": 3, "prompt_logprobs": true, "echo": true}
+{"id": "stop", "prompt": "Gravity is", "n_predict": 12, "stop": ["nowhere", "concept in"]}
+{"id": "one", "prompt": "Gravity is", "n_predict": 12, "stop": "fundamental"}
+{"id": "id", "prompt": "Gravity is", "n_predict": 12, "stop_ids": [1909]}
+{"id": "ban", "prompt": "Gravity is", "n_predict": 6, "banned": [253]}
+{"id": "bias", "prompt": "Gravity is", "n_predict": 3, "logit_bias": {"42": 1000}}
+{"id": "pen", "prompt": "Gravity is", "n_predict": 12, "repetition_penalty": 1.3, "presence_penalty": 0.5, "frequency_penalty": 0.5, "penalty_last_n": 64, "typical_p": 0.9, "dry_multiplier": 0.8, "dry_breakers": [198], "min_new_tokens": 2}
+{"id": "e1", "prompt": "x", "logit_bias": {"a": 1}}
+{"id": "e2", "prompt": "x", "banned": [-1]}
+{"id": "e3", "prompt": "x", "banned": [99999999]}
+{"id": "e4", "prompt": "x", "stop": 7}
+{"id": "e5", "prompt": "x", "stop": ""}
+{"id": "e6", "prompt": "x", "logprobs": 21}
+{"id": "e7", "prompt": "x", "repetition_penalty": 0}
+{"id": "e8", "prompt": "x", "ignore_eos": 1}
+{"id": "e9", "prompt": "x", "echo": "yes"}
+R
+host --requests "$T/s" --audit
+lines "every field is honoured or refused" "set(bad) == {'e%d' % i for i in
+    range(1, 10)} and set(bad.values()) == {'INVAL'} and len(by) == 7"
+lines "logprobs" "[x['id'] for x in by['lp', 0]['logprobs']] == ${alone}[:6] and
+    all(x['top'][0] == [x['id'], x['logprob']] and len(x['top']) == 3 and
+        x['logprob'] < 0 for x in by['lp', 0]['logprobs'])"
+lines "a prompt's logprobs" "by['lp', 0]['prompt_logprobs'][0] is None and
+    [x['id'] for x in by['lp', 0]['prompt_logprobs'][1:]] ==
+    by['lp', 0]['prompt_ids'][1:]"
+lines "stop strings" "by['stop', 0]['finish'] == 'stop' and
+    by['stop', 0]['stop'] == 1 and
+    ${text}.startswith(by['stop', 0]['text'] + 'concept in') and
+    by['one', 0]['text'] == ${text}.split('fundamental')[0]"
+lines "stop ids" "by['id', 0]['ids'] == ${alone}[:${alone}.index(1909) + 1]"
+lines "bans and bias" "253 not in by['ban', 0]['ids'] and
+    by['bias', 0]['ids'] == [42] * 3"
 finish
