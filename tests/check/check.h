@@ -180,7 +180,9 @@ typedef struct ck_ctx {
     ck_size size;
     bool exact_buffers;
     bool gpu;
-    bool quiet; /* the self-test shows only its verdicts */
+    bool quiet;       /* the self-test shows only its verdicts */
+    bool bench;       /* time instead of judging */
+    double read_rate; /* of the device's memory, GB/s */
     uint64_t seed;
     const char *only;
     int passed, failed;
@@ -197,6 +199,12 @@ void ck_skip(ck_ctx *c, const char *name, const char *reason);
 /* Runs the reference, then every variant of this side on the problem, and
  * frees it. */
 void ck_judge(ck_ctx *c, ck_problem *p);
+/* Every family's cases. */
+void ck_run_all(ck_ctx *c);
+/* Times one variant on a problem whose wanted results are known. */
+void ck_bench_problem(ck_ctx *c, ck_problem *p, const folio_variant *var);
+/* Gives scratch the size that the op wants. */
+void ck_size_scratch(ck_problem *p, const folio_op *op);
 /* Whether any variant would run at all, before a problem is made. */
 bool ck_wanted(const ck_ctx *c, folio_op_id op, const char *name);
 
@@ -241,10 +249,13 @@ bool ck_same_rows(const ck_problem *p, const ck_result *all,
 /* ---- families --------------------------------------------------------------
  */
 
-/* Which runs a case of covering.def belongs to: S also the small ones. */
-typedef enum ck_set { CK_SET_S, CK_SET_L } ck_set;
+/* Which runs a case of covering.def belongs to: S also the small ones; B is
+ * for speed alone. */
+typedef enum ck_set { CK_SET_S, CK_SET_L, CK_SET_B } ck_set;
 static inline bool ck_in_size(const ck_ctx *c, ck_set set)
 {
+    if (c->bench || set == CK_SET_B)
+        return c->bench && set == CK_SET_B;
     return c->size != CK_SMALL || set == CK_SET_S;
 }
 
@@ -323,5 +334,6 @@ folio_device *ck_paper_device(folio_log log, uint64_t caps);
 
 /* Number of failures. */
 int ck_self_test(ck_ctx *c);
+int ck_bench(ck_ctx *c);
 
 #endif

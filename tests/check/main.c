@@ -16,7 +16,7 @@ typedef struct options {
     const char *device, *only, *require, *dump_dir;
     uint64_t seed;
     ck_size size;
-    bool exact_buffers, list, self_test, verdict;
+    bool exact_buffers, list, bench, self_test, verdict;
 } options;
 
 static void usage(FILE *f)
@@ -32,6 +32,7 @@ static void usage(FILE *f)
           "  --exact-buffers    no guard zones: for tools that watch buffers' "
           "ends\n"
           "  --list             variants of this device's side, nothing runs\n"
+          "  --bench            speed on shapes of real models\n"
           "  --require FILE     variants, one a line, that must have run\n"
           "  --self-test        kernels wrong on purpose must all be found\n"
           "  --dump-sources DIR every program of the covering list as files; "
@@ -72,6 +73,8 @@ static bool parse(int argc, char **argv, options *o, int *status)
             o->exact_buffers = true;
         else if (strcmp(a, "--list") == 0)
             o->list = true;
+        else if (strcmp(a, "--bench") == 0)
+            o->bench = true;
         else if (strcmp(a, "--self-test") == 0)
             o->self_test = true;
         else if (strcmp(a, "--verdict") == 0)
@@ -192,7 +195,7 @@ static void list_variants(const ck_ctx *c)
     }
 }
 
-static void run_all(ck_ctx *c)
+void ck_run_all(ck_ctx *c)
 {
     static void (*const families[])(ck_ctx *) = {
         ck_embed,  ck_gather, ck_rmsnorm, ck_act,  ck_add,    ck_topk,
@@ -209,7 +212,7 @@ static int dump_sources(ck_ctx *c, const char *dir)
     c->quiet = true;
     /* A CPU and a GPU in one: every row that any device would take. */
     c->dev = ck_paper_device(log, ~(uint64_t)0);
-    run_all(c);
+    ck_run_all(c);
     printf("%d programs in %s\n", ck_programs_count(), dir);
     return c->failed > 0 || ck_programs_dump_failed() ||
                    ck_programs_count() == 0
@@ -225,7 +228,7 @@ static bool open_devices(ck_ctx *c, const options *o)
     /* Nothing from other runs: what is checked is what is built now. */
     p.cache_dir = "";
     p.select = "host";
-    p.n_threads = 1;
+    p.n_threads = o->bench ? 0 : 1;
     if (folio_device_open(&p, &c->host) != FOLIO_OK ||
         folio_queue_open(c->host, &c->host_q) != FOLIO_OK)
         return false;
@@ -246,7 +249,7 @@ static void print_device(const ck_ctx *c)
 
 static int check(ck_ctx *c, const options *o)
 {
-    run_all(c);
+    ck_run_all(c);
     print_tally(c, o->verdict);
     if (c->dead) {
         printf("FAILED: the device failed; what was left did not run\n");
@@ -297,6 +300,8 @@ int main(int argc, char **argv)
             status = 0;
         } else if (o.self_test) {
             status = ck_self_test(&c) ? 1 : 0;
+        } else if (o.bench) {
+            status = ck_bench(&c) ? 1 : 0;
         } else {
             status = check(&c, &o);
         }

@@ -319,13 +319,49 @@ def sample():
     emit("SAMPLE", "S", 3, 64, 0, "equal")
 
 
+# ---- speed ------------------------------------------------------------------
+
+def bench():
+    # SmolLM2-135M, Llama-3.2-1B, Llama-3.1-8B: rows, cols, types.
+    for rows, cols, types in [
+        (1536, 576, ["Q4_1"]), (49152, 576, ["Q8_0"]),
+        (2048, 2048, ["Q4_0", "F16"]), (8192, 2048, ["Q4_0", "Q8_0"]),
+        (14336, 4096, ["Q4_0", "Q4_K"]),
+    ]:
+        for t, tok in itertools.product(types, [1, 8, 128]):
+            if rows == 49152 and tok == 128:
+                continue
+            emit("LINEAR", "B", "all", t, rows, cols, tok, 0, 0, 0, 0, 1,
+                 "plain")
+    # Heads, KV heads, head size: decode at several loads, then whole prompts.
+    for kvh, g, hd in [(3, 3, 64), (8, 4, 64), (8, 4, 128)]:
+        row = {"pick": "all", "hd": hd, "g": g, "kvh": kvh, "bs": 16,
+               "layout": "8, 8", "yv": 1, "kv": "F16", "window": 0, "cap": 0,
+               "det": 0, "chunk": 0}
+        for ctx, batch in [(512, 1), (4096, 1), (1024, 8)]:
+            attn("B", {**row, "mode": "DECODE", "ctx": ctx, "batch": batch})
+        attn("B", {**row, "mode": "PREFILL", "ctx": 256, "batch": 1})
+    for tok in [1, 128]:
+        for dim in [576, 4096]:
+            emit("RMSNORM", "B", tok, dim, 0, 0, 1, 0, "plain")
+        emit("ACT", "B", "SILU", tok, 8192, "0, 0, 0", 0, "plain")
+        emit("EMBED", "B", "Q4_0", 32000, 2048, tok, 1, "plain")
+        print(f"CHECK_ROPE(B, 128, 32, 8, 16, 8, 8, 1, F16, 128, 0, {tok}, 0, "
+              "1, plain)")
+    emit("TOPK", "B", 1, 128256, 1, "plain")
+    emit("TOPK", "B", 8, 128256, 40, "plain")
+    emit("ADD", "B", 4096 * 128, 0, "plain")
+    print("CHECK_COPY(B, 128, 8, 16, F16, 64, 1)")
+    emit("GATHER", "B", 256, 8, 4096)
+
+
 MACROS = ["EMBED", "GATHER", "RMSNORM", "LINEAR", "ROPE", "COPY", "ACT", "ADD",
           "TOPK", "SAMPLE", "ATTN"]
 
 print("""/* covering.def: the cases of folio-check, written by make_covering.py; not to
- * be edited. First field: S also in small runs, L in the full list only. The
- * others are those of the structs in op_*.c. Included with one of the macros
- * defined. */
+ * be edited. First field: S also in small runs, L in the full list only, B in
+ * --bench only. The others are those of the structs in op_*.c. Included with
+ * one of the macros defined. */
 /* clang-format off */""")
 for m in MACROS:
     print(f"#ifndef CHECK_{m}\n#define CHECK_{m}(...)\n#endif")
@@ -334,5 +370,6 @@ embed()
 linear()
 attention()
 sample()
+bench()
 for m in MACROS:
     print(f"#undef CHECK_{m}")

@@ -66,7 +66,9 @@ static int cap_tokens(const attn_case *k, int n, int kv_len)
 {
     double each = (double)kv_len * k->g * k->kvh * k->hd;
     double most = MAX_PRODUCTS / k->batch / FOLIO_MAX(each, 1.0);
-    return most < n ? FOLIO_MAX((int)most, FOLIO_MIN(n, 2)) : n;
+    return most < n && k->set != CK_SET_B
+               ? FOLIO_MAX((int)most, FOLIO_MIN(n, 2))
+               : n;
 }
 
 static void make_batch(ck_problem *p, ck_rng *r, const attn_case *k)
@@ -81,9 +83,9 @@ static void make_batch(ck_problem *p, ck_rng *r, const attn_case *k)
     for (int s = 0; s < k->batch; s++) {
         /* The first has the asked length, the others what one may meet. */
         int len = k->ctx;
-        if (s > 0)
+        if (s > 0 && k->set != CK_SET_B)
             len = 1 + ck_below(r, FOLIO_MAX(FOLIO_MIN(k->ctx, 70), 20));
-        if (s == 2)
+        if (s == 2 && k->set != CK_SET_B)
             len = k->bs; /* exactly one block */
         int q = cap_tokens(k, new_tokens(r, k, s, len), len);
         b->kv_len[s] = len;
