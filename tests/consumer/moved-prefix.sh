@@ -49,7 +49,8 @@ check "no old paths in the prefix" no_old_paths
 
 links_shared()
 {
-    LD_LIBRARY_PATH=$libdir ldd "$1" | grep -qF "$libdir/libfolio.so"
+    LD_LIBRARY_PATH=$libdir ldd "$1" |
+        grep -F "$libdir/libfolio.so" >/dev/null
 }
 
 # run_all FOLDER LABEL: every program, from / and through a link elsewhere.

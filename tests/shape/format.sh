@@ -6,7 +6,7 @@ cd -- "$(dirname -- "$0")/../.."
 tool=
 for name in clang-format-14 clang-format; do
     if command -v $name >/dev/null &&
-        $name --version | grep -q 'version 14\.'; then
+        $name --version | grep 'version 14\.' >/dev/null; then
         tool=$name
         break
     fi
