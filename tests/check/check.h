@@ -184,6 +184,7 @@ typedef struct ck_ctx {
     bool bench;       /* time instead of judging */
     double read_rate; /* of the device's memory, GB/s */
     uint64_t seed;
+    const char *device; /* as asked for */
     const char *only;
     int passed, failed;
     bool dead;     /* the device failed: nothing more can run */
@@ -199,6 +200,8 @@ void ck_skip(ck_ctx *c, const char *name, const char *reason);
 /* Runs the reference, then every variant of this side on the problem, and
  * frees it. */
 void ck_judge(ck_ctx *c, ck_problem *p);
+/* Closes the device with all its programs and opens it anew. */
+void ck_reopen(ck_ctx *c);
 /* Every family's cases. */
 void ck_run_all(ck_ctx *c);
 /* Times one variant on a problem whose wanted results are known. */

@@ -220,22 +220,43 @@ static int dump_sources(ck_ctx *c, const char *dir)
                : 0;
 }
 
-static bool open_devices(ck_ctx *c, const options *o)
+/* Nothing from other runs: what is checked is what is built now. */
+static folio_device_params params_for(ck_ctx *c, const char *select, int n)
 {
     folio_device_params p;
     folio_device_params_default(&p);
     p.log = (folio_log){keep_log, c, FOLIO_LOG_WARN};
-    /* Nothing from other runs: what is checked is what is built now. */
     p.cache_dir = "";
-    p.select = "host";
-    p.n_threads = o->bench ? 0 : 1;
-    if (folio_device_open(&p, &c->host) != FOLIO_OK ||
-        folio_queue_open(c->host, &c->host_q) != FOLIO_OK)
-        return false;
-    p.select = o->device;
-    p.n_threads = 0;
+    p.select = select;
+    p.n_threads = n;
+    return p;
+}
+
+static bool open_device(ck_ctx *c)
+{
+    folio_device_params p = params_for(c, c->device, 0);
     return folio_device_open(&p, &c->dev) == FOLIO_OK &&
            folio_queue_open(c->dev, &c->q) == FOLIO_OK;
+}
+
+void ck_reopen(ck_ctx *c)
+{
+    if (ck_programs_dumping() || c->dead)
+        return;
+    folio_queue_close(&c->q);
+    folio_device_close(&c->dev);
+    if (!open_device(c)) {
+        fprintf(stderr, "folio-check: device %s is gone: %s\n", c->device,
+                c->log);
+        exit(1);
+    }
+}
+
+static bool open_devices(ck_ctx *c, const options *o)
+{
+    folio_device_params p = params_for(c, "host", o->bench ? 0 : 1);
+    return folio_device_open(&p, &c->host) == FOLIO_OK &&
+           folio_queue_open(c->host, &c->host_q) == FOLIO_OK && open_device(c);
 }
 
 static void print_device(const ck_ctx *c)
@@ -274,7 +295,8 @@ int main(int argc, char **argv)
     if (!parse(argc, argv, &o, &status))
         return status;
     setvbuf(stdout, NULL, _IOLBF, 1 << 14);
-    ck_ctx c = {.seed = o.seed, .only = o.only, .size = o.size};
+    ck_ctx c = {
+        .seed = o.seed, .only = o.only, .size = o.size, .device = o.device};
     c.rows = folio_variants(&c.n_rows);
     c.tally = folio_calloc(c.n_rows, sizeof *c.tally);
     if (!c.tally)

@@ -210,7 +210,7 @@ def linear():
     for i, t in enumerate(TYPES):
         one("L", "item", t, 2)
         one("L", "item", t, 1, "tiny")
-        if t in ["Q4_0", "Q2_K", "Q3_K"]:
+        if t in ["Q4_0", "Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS"]:
             continue
         pick = ("tile" if t in ["F32", "Q6_K"] else
                 ["cpu", "wg"][i % 2])

@@ -279,11 +279,56 @@ static void attn_one(ck_ctx *c, const attn_case *k)
     ck_judge(c, p);
 }
 
+/* Every combination that programs are built from, each with two loads that
+ * walk through all values in steps prime to each other. Takes hours. */
+static void full_matrix(ck_ctx *c)
+{
+    static const int hds[] = {4, 64, 80, 96, 112, 128, 256};
+    static const int gs[] = {1, 3, 4, 7, 8, 9, 16};
+    static const int sizes[] = {1, 4, 16, 32};
+    static const int xs[][2] = {{1, 0}, {8, 0}, {8, 8}, {0, 0}};
+    static const int ctxs[] = {1, 15, 16, 17, 127, 128, 129, 1000, 4097, 0};
+    static const int batches[] = {3, 1, 33};
+    static const int windows[] = {0, 1, 16, 100};
+    static const int chunks[] = {0, 16, 128};
+    const int n_programs = 7 * 7 * 4 * 4 * 2 * 2;
+    for (int i = 0; i < n_programs && !c->dead; i++) {
+        int n = i;
+        attn_case k = {.set = CK_SET_L, .pick = "all", .segs = 1};
+        k.hd = hds[n % 7];
+        k.g = gs[(n /= 7) % 7];
+        k.bs = sizes[(n /= 7) % 4];
+        k.xk = xs[(n /= 4) % 4][0];
+        k.xv = xs[n % 4][1];
+        k.yv = 1 + (n /= 4) % 2;
+        k.kv = n / 2 % 2 ? FOLIO_KV_F16 : FOLIO_KV_F32;
+        k.kvh = k.g < 16 ? 1 + i % 2 : 1;
+        k.softcap = i / 3 % 2 * 30;
+        for (int j = 0; j < 2; j++) {
+            int m = 2 * i + j;
+            k.ctx = ctxs[m % 10];
+            k.batch = batches[m % 9 / 3];
+            k.window = windows[m % 28 / 7];
+            k.mode = (attn_mode)(m % 44 / 11);
+            k.chunk = chunks[m % 39 / 13];
+            k.det = m % 34 / 17;
+            if (k.ctx == 0 && k.batch == 1)
+                k.batch = 3;
+            attn_one(c, &k);
+        }
+        /* Programs stay in memory as long as their device. */
+        if (i % 64 == 63)
+            ck_reopen(c);
+    }
+}
+
 void ck_attn(ck_ctx *c)
 {
     for (size_t i = 0; i < FOLIO_COUNT(attn_cases); i++)
         if (ck_in_size(c, attn_cases[i].set))
             attn_one(c, &attn_cases[i]);
+    if (c->size == CK_FULL && !c->bench)
+        full_matrix(c);
 }
 
 /* ---- work lists -----------------------------------------------------------
