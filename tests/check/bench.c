@@ -283,6 +283,15 @@ fail:
     return st;
 }
 
+void ck_bench_dump(ck_ctx *c)
+{
+    folio_kernel *k = NULL;
+    const folio_kernel_spec spec = {"bench_read", "common.clh bench.cl",
+                                    "-DWG=64"};
+    c->failed += folio_kernel_open(c->dev, &spec, &k) != FOLIO_OK;
+    folio_kernel_close(&k);
+}
+
 int ck_bench(ck_ctx *c)
 {
     c->bench = true;

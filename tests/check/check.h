@@ -338,5 +338,7 @@ folio_device *ck_paper_device(folio_log log, uint64_t caps);
 /* Number of failures. */
 int ck_self_test(ck_ctx *c);
 int ck_bench(ck_ctx *c);
+/* The programs of bench.cl, while dumping. */
+void ck_bench_dump(ck_ctx *c);
 
 #endif

@@ -213,6 +213,7 @@ static int dump_sources(ck_ctx *c, const char *dir)
     /* A CPU and a GPU in one: every row that any device would take. */
     c->dev = ck_paper_device(log, ~(uint64_t)0);
     ck_run_all(c);
+    ck_bench_dump(c);
     printf("%d programs in %s\n", ck_programs_count(), dir);
     return c->failed > 0 || ck_programs_dump_failed() ||
                    ck_programs_count() == 0
