@@ -64,11 +64,11 @@ static char *find_dir(const char *dir)
 }
 
 /* What the driver's compiler makes of a text besides its options: variables
- * that steer it (field lesson 107). */
+ * that steer it. */
 static folio_hash128 hash_device(const folio_device *dev,
                                  const folio_found *found)
 {
-    static const char *const steering[] = {
+    static const char *const compiler_env[] = {
         "POCL_WORK_GROUP_METHOD", "POCL_EXTRA_BUILD_FLAGS",
         "CL_CONFIG_CPU_VECTORIZER_MODE", "IGC_VISAOptions"};
     char text[12 * FOLIO_DEVICE_NAME_MAX];
@@ -77,8 +77,8 @@ static folio_hash128 hash_device(const folio_device *dev,
                       FOLIO_VERSION_STRING, d->platform,
                       found ? found->platform_version : "", d->name, d->vendor,
                       d->driver, d->version, (unsigned)d->max_work_group);
-    for (size_t i = 0; found && i < FOLIO_COUNT(steering); i++) {
-        const char *value = getenv(steering[i]);
+    for (size_t i = 0; found && i < FOLIO_COUNT(compiler_env); i++) {
+        const char *value = getenv(compiler_env[i]);
         if (value && at > 0 && (size_t)at < sizeof text)
             at += snprintf(text + at, sizeof text - (size_t)at, "|%zu=%.100s",
                            i, value);

@@ -21,7 +21,7 @@ const char *folio_cl_error_name(int code);
 folio_status folio_cl_status(int code);
 
 /* After these the context is of no use: no further call may be made on it, as
- * some drivers hang then (field lesson 50). */
+ * some drivers hang then. */
 bool folio_cl_is_fatal(int code);
 
 #endif

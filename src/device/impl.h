@@ -194,7 +194,7 @@ folio_status folio_caps_find(folio_device *dev, const folio_found *found,
                              uint64_t *caps) FOLIO_NODISCARD;
 
 /* Which call makes a queue: clCreateCommandQueue is the only one of 1.2, and
- * the later one crashes drivers of that age (field lesson 46). */
+ * the later one crashes drivers of that age. */
 static inline bool folio_queue_uses_properties(int cl_version)
 {
     return cl_version >= 200;

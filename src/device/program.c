@@ -346,7 +346,7 @@ static folio_status find_or_build(folio_device *dev,
     *out = create_kernel(p->program, t->entry, &code);
     if (!*out)
         return report_build(dev, t, p->program, code);
-    /* Some drivers compile only now (field lesson 114). */
+    /* Some drivers compile only now. */
     if (!p->saved)
         save_binary(dev, p);
     return FOLIO_OK;

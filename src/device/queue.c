@@ -10,7 +10,7 @@
 #include <time.h>
 
 /* Drivers hold launches back until a flush, and fall over when seconds of work
- * pile up (field lesson 48). */
+ * pile up. */
 #define FLUSH_EVERY 64u
 #define MARK_EVERY  512u
 /* One copy through memory of our own moves at most so much. */

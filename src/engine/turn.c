@@ -1,6 +1,6 @@
-/* engine/turn.c: one step, as architecture.md section 5 has it: take in what
- * was submitted, plan, compute, draw, turn ids into text, commit, report; and
- * what happens when one of these fails. The only file that moves requests. */
+/* engine/turn.c: one step: take in what was submitted, plan, compute, draw,
+ * turn ids into text, commit, report; and what happens when one of these fails.
+ * The only file that moves requests. */
 #include "engine/eng.h"
 
 #include "device/dev.h"

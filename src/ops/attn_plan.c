@@ -126,8 +126,8 @@ static piece_sum sum_pieces(const folio_attn_plan_params *p, int32_t n_seq,
 }
 
 /* Keys per entry for this batch; never fails, since an unsplit token needs no
- * partial slot. kernels.md 5.4: split only where the tokens alone leave the
- * device idle, then as finely as the target allows. */
+ * partial slot. Split only where the tokens alone leave the device idle,
+ * then as finely as the target allows. */
 static int64_t choose_chunk(const folio_attn_plan_params *p, int32_t n_seq,
                             const int32_t *q_start, const int32_t *kv_len,
                             int64_t max_partials)

@@ -1,6 +1,6 @@
 /* ops/attn_plan.h: turns a batch's (q_start, kv_len) and a device's figures
  * into work lists for the attention kernels. Integers only, no device. Source:
- * the host plan of FlashInfer (kernels.md section 3.1, 5.4 gives the rule).
+ * the host plan of FlashInfer.
  *
  * An entry is a run of keys that one work-group column handles for one query
  * token; causality and window are resolved here, so every key of an entry is

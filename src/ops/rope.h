@@ -10,7 +10,7 @@
  *   NONE      f
  *   LINEAR    f / factor (Chen et al., arXiv 2306.15595)
  *   LLAMA3    long wavelengths / factor, short ones kept, blended between
- *             (Llama 3.1; paged-engine.md 1.4 has the formula)
+ *             (as published with Llama 3.1)
  *   YARN      by the number of turns within the original context, with an
  *             attention factor (Peng et al., arXiv 2309.00071)
  *   LONGROPE  f / freq_factors[i], with an attention factor (Ding et al.,

@@ -181,8 +181,7 @@ static const folio_variant *find_reference(folio_op_id op)
 /* ---- comparing
  * ---------------------------------------------------------------- */
 
-/* Shares of a row's largest magnitude (architecture.md section 7, with room for
- * the row being short). */
+/* Shares of a row's largest magnitude, with room for the row being short. */
 static double tolerance_of(const folio_variant *var, const folio_self_array *a)
 {
     if (var->flags & FOLIO_VAR_INEXACT)

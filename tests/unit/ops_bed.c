@@ -162,7 +162,7 @@ float bed_kv_at(const folio_kv_ref *kv, bool is_k, int32_t slot, int32_t head,
     int32_t block = slot / bs, t = slot % bs;
     const folio_kv_plane *plane = is_k ? &kv->k : &kv->v;
     int64_t per_buf = (int64_t)1 << plane->seg_shift;
-    /* The contract of architecture.md section 4, written out once more. */
+    /* The storage order of ops.h, written out once more. */
     int64_t tile = block % per_buf * kv->kv_heads + head;
     int64_t in_tile =
         ((int64_t)(d / x * (bs / y) + t / y) * x + d % x) * y + t % y;

@@ -42,7 +42,7 @@ Test(device_select, classifies_by_flags)
 }
 
 /* An integrated GPU that looks larger than the card beside it stays behind it;
- * a name is no argument (field lesson 12). */
+ * a name is no argument. */
 Test(device_select, ranks_discrete_before_integrated)
 {
     const folio_device_info t[] = {

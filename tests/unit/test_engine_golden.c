@@ -41,7 +41,7 @@ static void submit_goldens(uint64_t ids[TINY_N_PROMPTS])
                             TINY_N_NEW);
 }
 
-/* paged-engine.md A3: chunks and prefix cache off. */
+/* The tiny model with known answers: chunks and prefix cache off. */
 Test(engine_golden, cramped_pools_give_the_same_text_and_the_known_counters)
 {
     static const struct {

@@ -1,5 +1,5 @@
 /* The references against formulas written out naively here and against values
- * made by hand (paged-engine.md 1.3, 1.4, 1.5). */
+ * made by hand. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <string.h>

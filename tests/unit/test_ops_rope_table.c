@@ -1,4 +1,4 @@
-/* Rotary frequencies and tables against paged-engine.md 1.4 and A4, and against
+/* Rotary frequencies and tables against known values of Llama 3.2, and against
  * formulas written a second time. */
 #include <criterion/criterion.h>
 #include <math.h>
