@@ -12,23 +12,6 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-static const char *kind_name(folio_device_kind kind)
-{
-    switch (kind) {
-    case FOLIO_DEVICE_HOST:
-        return "host";
-    case FOLIO_DEVICE_CPU:
-        return "CPU driver";
-    case FOLIO_DEVICE_GPU_INTEGRATED:
-        return "integrated GPU";
-    case FOLIO_DEVICE_GPU_DISCRETE:
-        return "discrete GPU";
-    case FOLIO_DEVICE_OTHER:
-        break;
-    }
-    return "other";
-}
-
 /* ---- the surroundings -----------------------------------------------------
  */
 
@@ -162,7 +145,8 @@ static json_t *info_json(const folio_device_info *d)
     json_t *o = json_object();
     json_object_set_new(o, "index",
                         d->index < 0 ? json_null() : json_integer(d->index));
-    json_object_set_new(o, "kind", json_string(kind_name(d->kind)));
+    json_object_set_new(o, "kind",
+                        json_string(folio_device_kind_name(d->kind)));
     json_object_set_new(o, "name", text_json(d->name));
     json_object_set_new(o, "vendor", text_json(d->vendor));
     json_object_set_new(o, "platform", text_json(d->platform));
@@ -192,7 +176,8 @@ static void print_info(const folio_device_info *d)
                gib(d->global_bytes));
         return;
     }
-    printf("%d: %s (%s)\n", (int)d->index, d->name, kind_name(d->kind));
+    printf("%d: %s (%s)\n", (int)d->index, d->name,
+           folio_device_kind_name(d->kind));
     printf("   platform %s, vendor %s\n", d->platform, d->vendor);
     printf("   driver %s, %s\n", d->driver, d->version);
     printf("   memory %.2f GiB, one buffer at most %.2f GiB, local %.1f KiB\n",

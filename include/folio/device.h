@@ -43,6 +43,10 @@ typedef enum folio_device_kind {
     FOLIO_DEVICE_OTHER = 4 /* accelerators and emulators */
 } folio_device_kind;
 
+/* "host", "CPU driver", "integrated GPU", "discrete GPU", "other". Static, any
+ * thread. */
+FOLIO_API const char *folio_device_kind_name(folio_device_kind kind);
+
 /* What a device can do beyond the floor (OpenCL C 1.2, half as storage only).
  * Each bit was proven by building and running a probe whose numbers were
  * checked, never taken from an extension string alone. */

@@ -22,7 +22,6 @@ typedef struct folio_select_facts {
 
 /* A device that claims to be a GPU and something else is an emulator. */
 folio_device_kind folio_select_classify(folio_select_facts f);
-const char *folio_device_kind_name(folio_device_kind kind);
 
 /* Sizes no machine has (above 64 TiB) count as unknown: 0. */
 uint64_t folio_select_sane_bytes(uint64_t reported);

@@ -1,8 +1,6 @@
 /* mem/weights.c: see weights.h. */
 #include "mem/weights.h"
 
-#include <string.h>
-
 #define TENSOR_ALIGN 256
 #define PIECE_BYTES  ((size_t)8 << 20)
 

@@ -53,6 +53,10 @@ typedef struct folio_tensor_source {
     bool *used; /* [n_tensors] */
 } folio_tensor_source;
 
+/* The tensor of that name, remembered as used; NULL when absent. */
+const folio_tensor_info *folio_use_tensor(folio_tensor_source *s,
+                                          const char *name);
+
 /* Required matrix [rows, cols] or vector [cols]; Layer >= 0 puts
  * "blk.N." before the name. FORMAT names the tensor and both shapes.
  */
@@ -88,9 +92,10 @@ typedef struct folio_family {
                              folio_model_desc *d);
 } folio_family;
 
-/* NULL when this build does not know it; *known lists those it does. */
-const folio_family *folio_family_find(const char *arch, size_t arch_len,
-                                      const char **known);
+/* NULL when this build does not know it. */
+const folio_family *folio_family_find(const char *arch, size_t arch_len);
+/* Those it knows, separated by commas, cut at the end of `list`. */
+void folio_family_names(char *list, size_t bytes);
 
 folio_status folio_describe_llama(folio_tensor_source *src, const char *arch,
                                   folio_model_desc *d) FOLIO_NODISCARD;

@@ -6,21 +6,25 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Beside each other, so that messages name what the table holds. */
 static const folio_family families[] = {
     {"llama", folio_describe_llama},
 };
-static const char family_names[] = "llama";
 
-const folio_family *folio_family_find(const char *arch, size_t arch_len,
-                                      const char **known)
+const folio_family *folio_family_find(const char *arch, size_t arch_len)
 {
-    *known = family_names;
     for (size_t i = 0; i < FOLIO_COUNT(families); i++)
         if (strlen(families[i].arch) == arch_len &&
             memcmp(families[i].arch, arch, arch_len) == 0)
             return &families[i];
     return NULL;
+}
+
+void folio_family_names(char *list, size_t bytes)
+{
+    size_t at = 0;
+    for (size_t i = 0; i < FOLIO_COUNT(families) && at < bytes; i++)
+        at += (size_t)snprintf(list + at, bytes - at, "%s%s", i ? ", " : "",
+                               families[i].arch);
 }
 
 void folio_model_desc_fini(folio_model_desc *d)
@@ -80,20 +84,13 @@ folio_status folio_arch_num(const folio_gguf *g, const char *arch,
     return FOLIO_OK;
 }
 
-static const folio_tensor_info *look_up(folio_tensor_source *s,
-                                        const char *name, int32_t layer,
-                                        char *full, size_t full_bytes)
+const folio_tensor_info *folio_use_tensor(folio_tensor_source *s,
+                                          const char *name)
 {
-    /* Names are "blk.N." + name for layer N, plain for layer < 0. */
-    if (layer >= 0)
-        snprintf(full, full_bytes, "blk.%d.%s", layer, name);
-    else
-        snprintf(full, full_bytes, "%s", name);
-    const folio_tensor_info *t = folio_gguf_tensor(s->gguf, full);
-    if (t)
-        for (size_t i = 0; i < folio_gguf_n_tensors(s->gguf); i++)
-            if (folio_gguf_tensor_at(s->gguf, i) == t)
-                s->used[i] = true;
+    const folio_tensor_info *t = folio_gguf_tensor(s->gguf, name);
+    for (size_t i = 0; t && i < folio_gguf_n_tensors(s->gguf); i++)
+        if (folio_gguf_tensor_at(s->gguf, i) == t)
+            s->used[i] = true;
     return t;
 }
 
@@ -103,7 +100,12 @@ static folio_status declare(folio_tensor_source *s, const char *name,
                             const folio_weight **out)
 {
     char full[160];
-    const folio_tensor_info *t = look_up(s, name, layer, full, sizeof full);
+    /* Names are "blk.N." + name for layer N, plain for layer < 0. */
+    if (layer >= 0)
+        snprintf(full, sizeof full, "blk.%d.%s", layer, name);
+    else
+        snprintf(full, sizeof full, "%s", name);
+    const folio_tensor_info *t = folio_use_tensor(s, full);
     if (!t) {
         if (required)
             return folio_fail(folio_gguf_log(s->gguf), FOLIO_E_FORMAT,

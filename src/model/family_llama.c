@@ -76,12 +76,9 @@ static folio_status read_rope(folio_tensor_source *src, const char *arch,
                           "least 1",
                           arch, factor);
 
-    const folio_tensor_info *t = folio_gguf_tensor(g, "rope_freqs.weight");
+    const folio_tensor_info *t = folio_use_tensor(src, "rope_freqs.weight");
     if (!t)
         return FOLIO_OK;
-    for (size_t i = 0; i < folio_gguf_n_tensors(g); i++)
-        if (folio_gguf_tensor_at(g, i) == t)
-            src->used[i] = true;
     if (t->type != FOLIO_TYPE_F32 || t->dims[0] != (uint64_t)r->rot_dim / 2 ||
         t->n_dims != 1)
         return folio_fail(log, FOLIO_E_FORMAT,

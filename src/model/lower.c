@@ -220,9 +220,8 @@ static folio_status add_all(build *b)
     if (!n)
         return FOLIO_E_NOMEM;
     n->head = true;
-    n->a.gather = (folio_gather_rows_args){
-
-        .x = l->x, .out = l->xr, .dim = d->dim};
+    n->a.gather =
+        (folio_gather_rows_args){.x = l->x, .out = l->xr, .dim = d->dim};
     FOLIO_RETURN_IF(add_norm(b, l->xr, l->xr, d->out_norm, d->dim, 1, true));
     l->nodes[l->n_nodes - 1].tap = d->n_layers + 1;
     return add_linear(b, l->xr, d->head, NULL, p->logits, false, true);

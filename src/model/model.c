@@ -69,19 +69,21 @@ static folio_status describe(folio_model *m)
 {
     folio_status st;
     folio_gguf_str arch, name;
-    const char *known;
+    char known[256];
     folio_tensor_source src = {m->gguf, m->weights, NULL};
     if (!folio_gguf_find(m->gguf, "general.architecture"))
         return folio_fail(&m->log, FOLIO_E_FORMAT,
                           "metadata general.architecture is missing");
     FOLIO_RETURN_IF(folio_gguf_get_str(m->gguf, "general.architecture", &arch));
-    const folio_family *fam = folio_family_find(arch.data, arch.len, &known);
-    if (!fam)
+    const folio_family *fam = folio_family_find(arch.data, arch.len);
+    if (!fam) {
+        folio_family_names(known, sizeof known);
         return folio_fail(&m->log, FOLIO_E_UNSUPPORTED,
                           "architecture \"%.*s\" is not supported by this "
                           "version (supported: %s)",
                           (int)FOLIO_MIN(arch.len, (size_t)64), arch.data,
                           known);
+    }
     memcpy(m->desc.arch, fam->arch, strlen(fam->arch) + 1);
     if (folio_gguf_find(m->gguf, "general.name")) {
         FOLIO_RETURN_IF(folio_gguf_get_str(m->gguf, "general.name", &name));
@@ -138,8 +140,6 @@ folio_status folio_model_open(folio_device *dev, const char *path,
         m->log = *log;
     m->dev = folio_device_retain(dev);
     m->exact = p->exact != 0;
-    m->max_seqs = p->max_seqs;
-    m->max_tok = p->max_tok;
     FOLIO_TRY(folio_gguf_open(path, &m->log, &m->gguf));
     FOLIO_TRY(folio_weights_open(dev, &m->weights));
     FOLIO_TRY(describe(m));

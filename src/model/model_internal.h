@@ -16,7 +16,6 @@ struct folio_model {
     folio_log log;
     uint64_t n_params;
     bool exact;
-    int32_t max_seqs, max_tok;
 };
 
 folio_model *folio_model_retain(folio_model *m);

@@ -61,20 +61,6 @@ typedef struct ck_batch {
     int32_t chunk; /* > 0: forced keys per entry */
 } ck_batch;
 
-typedef union ck_args {
-    folio_embed_args embed;
-    folio_gather_rows_args gather;
-    folio_rmsnorm_args rmsnorm;
-    folio_linear_args linear;
-    folio_rope_append_args rope;
-    folio_attn_args attn;
-    folio_act_mul_args act;
-    folio_add_args add;
-    folio_topk_args topk;
-    folio_copy_blocks_args copy;
-    folio_sample_args sample;
-} ck_args;
-
 /* Views inside point into the struct itself: copied with ck_problem_rows or
  * made anew, never by assignment. */
 typedef struct ck_problem {
@@ -86,7 +72,7 @@ typedef struct ck_problem {
     const char *pick;
     ck_slot slot[CK_MAX_SLOTS];
     int n_slots;
-    ck_args args;
+    folio_any_args args;
     folio_weight w;
     folio_weight_view wv[4];
     ck_batch batch;
