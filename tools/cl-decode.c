@@ -144,15 +144,23 @@ static folio_status stream(app *a, folio_detokenizer *d, int32_t id)
     return FOLIO_OK;
 }
 
+/* Ids that exist in both the tokenizer and the model's head. */
+static int32_t n_drawable(const app *a)
+{
+    int32_t n = folio_tokenizer_n_vocab(a->tok);
+    return n < a->info.n_vocab ? n : a->info.n_vocab;
+}
+
+/* The first draw waits for the prompt, so it ends the prefill: `began` is when
+ * that started. */
 static folio_status generate_loop(app *a, folio_sampler *s,
-                                  folio_detokenizer *d, float *row, answer *ans)
+                                  folio_detokenizer *d, float *row,
+                                  double began, answer *ans)
 {
     folio_sample_params sp;
     folio_status st = FOLIO_OK;
-    int32_t n_ids = folio_tokenizer_n_vocab(a->tok);
+    int32_t n_ids = n_drawable(a);
     long long budget = a->o.have_n ? a->o.n : INT32_MAX;
-    if (n_ids > a->info.n_vocab)
-        n_ids = a->info.n_vocab;
     folio_sample_params_default(&sp);
     sp.temperature = (float)a->o.temp;
     sp.top_k = (int32_t)a->o.top_k;
@@ -171,6 +179,8 @@ static folio_status generate_loop(app *a, folio_sampler *s,
         }
         if ((st = draw(a, s, &sp, row, n_ids, &id)) != FOLIO_OK)
             break;
+        if (ans->n == 0)
+            ans->prefill_s = now_s() - began;
         int32_t *more = realloc(ans->ids, (ans->n + 1) * sizeof *more);
         if (!more)
             return FOLIO_E_NOMEM;
@@ -200,29 +210,21 @@ static folio_status generate(app *a, answer *ans)
     folio_sampler *s = NULL;
     folio_detokenizer *d = NULL;
     float *row = malloc((size_t)a->info.n_vocab * sizeof *row);
-    int32_t n_ids = folio_tokenizer_n_vocab(a->tok);
-    if (n_ids > a->info.n_vocab)
-        n_ids = a->info.n_vocab;
     folio_status st =
-        row ? folio_sampler_open(n_ids, &a->log, &s) : FOLIO_E_NOMEM;
+        row ? folio_sampler_open(n_drawable(a), &a->log, &s) : FOLIO_E_NOMEM;
     if (st == FOLIO_OK)
         st = folio_detokenizer_open(a->tok, a->prompt, a->n_prompt,
                                     FOLIO_DECODE_SPECIAL, &d);
     ans->finish = "length";
     double t0 = now_s();
     if (st == FOLIO_OK && !(a->o.have_n && a->o.n == 0)) {
-        int32_t id;
-        float v;
-        int32_t nan;
         st = feed(a, a->prompt, a->n_prompt, 1, false);
-        /* The wait belongs to the prefill. */
         if (st == FOLIO_OK)
-            st = folio_runner_read_top(a->runner, 1, &id, &v, &nan);
-        ans->prefill_s = now_s() - t0;
-        t0 = now_s();
-        if (st == FOLIO_OK)
-            st = generate_loop(a, s, d, row, ans);
-        ans->decode_s = now_s() - t0;
+            st = generate_loop(a, s, d, row, t0, ans);
+        double all_s = now_s() - t0;
+        if (ans->n == 0)
+            ans->prefill_s = all_s;
+        ans->decode_s = all_s - ans->prefill_s;
     }
     ans->n_fed = (size_t)folio_kv_seq_n_tok(a->seq);
     if (ans->n_fed > a->n_prompt)
