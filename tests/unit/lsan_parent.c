@@ -5,7 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-int __lsan_is_turned_off(void);
+/* The sanitizer is a shared library: it must see the symbol. */
+__attribute__((visibility("default"))) int __lsan_is_turned_off(void);
 
 int __lsan_is_turned_off(void)
 {

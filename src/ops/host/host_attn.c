@@ -47,26 +47,23 @@ typedef struct attn_job {
 
 /* F16C came before AVX2 and FMA in every processor that has them; not all
  * compilers know its name. */
+#ifdef FOLIO_HAVE_AVX2
 static bool cpu_has_avx2(void)
 {
-#ifdef FOLIO_HAVE_AVX2
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-#else
-    return false;
-#endif
 }
+#endif
 
+#ifdef FOLIO_HAVE_AVX512
 static bool cpu_has_avx512(void)
 {
-#ifdef FOLIO_HAVE_AVX512
-    return cpu_has_avx2() && __builtin_cpu_supports("avx512f") &&
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           __builtin_cpu_supports("avx512f") &&
            __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vl") &&
            __builtin_cpu_supports("avx512dq");
-#else
-    return false;
-#endif
 }
+#endif
 
 const folio_host_attn_set *folio_host_attn_set_at(int i)
 {
