@@ -9,11 +9,11 @@ typedef struct options {
     const char *model, *prompt, *prompt_file, *device, *ids, *force;
     const char *perplexity, *detok_ids, *requests, *trace_file;
     long long n, ctx, block, top_logits, threads, max_tok, seed, top_k;
-    long long shuffle, n_blocks, max_seqs, budget, watermark;
-    double temp, top_p, min_p;
+    long long deterministic, shuffle, n_blocks, max_seqs, budget, watermark;
+    double temp, top_p, min_p, pace;
     bool json, ignore_eos, exact, tokenize, detokenize, no_special, trace;
     bool verbose, have_n, have_seed, have_sampling, have_max_tok, kv_f32;
-    bool have_watermark, no_prefix_cache, no_chunking, audit;
+    bool have_pace, have_watermark, no_prefix_cache, no_chunking, audit;
 } options;
 
 typedef struct app {

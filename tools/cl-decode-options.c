@@ -24,6 +24,7 @@ enum {
     O_EXACT,
     O_THREADS,
     O_MAX_TOK,
+    O_DETERMINISTIC,
     O_SHUFFLE,
     O_JSON,
     O_IDS,
@@ -35,6 +36,7 @@ enum {
     O_N_BLOCKS,
     O_MAX_SEQS,
     O_BUDGET,
+    O_PACE,
     O_WATERMARK,
     O_NO_PREFIX_CACHE,
     O_NO_CHUNKING,
@@ -108,6 +110,11 @@ static const tool_option table[] = {
         {"--max-tok", NULL, "N",
          "prompt ids in one forward; default 512, with --perplexity 128.",
          "--max-tok 64"},
+    [O_DETERMINISTIC] =
+        {"--deterministic", NULL, "0|1",
+         "1: only kernels whose results do not depend on what else is computed "
+         "with a text; default: 1 on CPUs, 0 on GPUs.",
+         "-p Hi --deterministic 1"},
     [O_SHUFFLE] = {"--shuffle-blocks", NULL, "SEED",
                    "hand out KV blocks in a random order (a test of paging: "
                    "the answer must not change); default: in order.",
@@ -146,8 +153,13 @@ static const tool_option table[] = {
                     "--requests r.jsonl --max-seqs 32"},
     [O_BUDGET] = {"--budget", NULL, "N",
                   "ids computed in one step with --requests; default 512, on "
-                  "CPUs 16 or twice --max-seqs.",
+                  "CPUs 64 or twice --max-seqs.",
                   "--requests r.jsonl --budget 256"},
+    [O_PACE] = {"--pace", NULL, "X",
+                "with --requests, a step that computes prompts while others "
+                "stream may take X times as long as one that does not; 0: no "
+                "limit; default 2.2, with --budget 0.",
+                "--requests r.jsonl --pace 3"},
     [O_WATERMARK] =
         {"--watermark", NULL, "N",
          "blocks kept free when a request is let in; default: 1 % of the pool.",
@@ -225,6 +237,7 @@ static int take(options *o, int i, const char *arg)
         {O_BLOCK, 1, 1 << 20, offsetof(options, block)},
         {O_THREADS, 0, 64, offsetof(options, threads)},
         {O_MAX_TOK, 1, 1 << 20, offsetof(options, max_tok)},
+        {O_DETERMINISTIC, 0, 1, offsetof(options, deterministic)},
         {O_SHUFFLE, 0, INT32_MAX, offsetof(options, shuffle)},
         {O_TOP_LOGITS, 1, INT32_MAX, offsetof(options, top_logits)},
         {O_N_BLOCKS, 1, INT32_MAX, offsetof(options, n_blocks)},
@@ -240,6 +253,7 @@ static int take(options *o, int i, const char *arg)
         {O_TEMP, 1e6, offsetof(options, temp)},
         {O_TOP_P, 1.0, offsetof(options, top_p)},
         {O_MIN_P, 1.0, offsetof(options, min_p)},
+        {O_PACE, 1e6, offsetof(options, pace)},
     };
     for (size_t k = 0; k < sizeof ints / sizeof ints[0]; k++) {
         if (ints[k].opt != i)
@@ -314,6 +328,7 @@ static int take(options *o, int i, const char *arg)
     o->trace |= i == O_TRACE;
     o->have_max_tok |= i == O_MAX_TOK;
     o->have_watermark |= i == O_WATERMARK;
+    o->have_pace |= i == O_PACE;
     o->no_prefix_cache |= i == O_NO_PREFIX_CACHE;
     o->no_chunking |= i == O_NO_CHUNKING;
     o->audit |= i == O_AUDIT;
@@ -326,13 +341,15 @@ static int take(options *o, int i, const char *arg)
 static const char *requests_contradiction(const options *o)
 {
     const bool engine = o->n_blocks || o->max_seqs || o->budget ||
-                        o->have_watermark || o->no_prefix_cache ||
-                        o->no_chunking || o->audit || o->trace_file;
+                        o->have_pace || o->have_watermark ||
+                        o->no_prefix_cache || o->no_chunking || o->audit ||
+                        o->trace_file;
     if (!o->requests)
-        return engine ? "--n-blocks, --max-seqs, --budget, --watermark, "
-                        "--no-prefix-cache, --no-chunking, --audit and "
-                        "--trace-file need --requests"
-                      : NULL;
+        return engine
+                   ? "--n-blocks, --max-seqs, --budget, --pace, --watermark, "
+                     "--no-prefix-cache, --no-chunking, --audit and "
+                     "--trace-file need --requests"
+                   : NULL;
     if (o->prompt || o->prompt_file || o->ids)
         return "--requests takes its prompts from its own file";
     if (o->have_max_tok || o->shuffle >= 0)
@@ -340,6 +357,8 @@ static const char *requests_contradiction(const options *o)
                "--budget)";
     if (o->budget && o->budget < (o->max_seqs ? o->max_seqs : 8))
         return "--budget must be at least --max-seqs";
+    if (o->have_pace && o->pace > 0 && o->pace <= 1)
+        return "--pace must be 0 or more than 1";
     return NULL;
 }
 
@@ -395,7 +414,11 @@ int options_parse(int argc, char **argv, options *o)
 {
     int next = 1, i;
     const char *arg;
-    *o = (options){.block = 16, .max_tok = 512, .top_p = 1.0, .shuffle = -1};
+    *o = (options){.block = 16,
+                   .max_tok = 512,
+                   .top_p = 1.0,
+                   .shuffle = -1,
+                   .deterministic = -1};
     bool seen[N_OPTIONS] = {false};
     tool_see_json(argc, argv, table, N_OPTIONS);
     while ((i = tool_next_option(argc, argv, table, N_OPTIONS, &next, &arg)) !=

@@ -116,9 +116,12 @@ static folio_status open_requests_engine(run *r)
         p.max_seqs = (int32_t)o->max_seqs;
     p.max_ctx = (int32_t)o->ctx;
     p.budget = (int32_t)o->budget;
+    if (o->have_pace)
+        p.pace = o->pace;
     p.block_size = (int32_t)o->block;
     p.n_blocks = (int32_t)o->n_blocks;
     p.kv_type = o->kv_f32 ? FOLIO_KV_F32 : FOLIO_KV_F16;
+    p.deterministic = (int32_t)o->deterministic;
     p.exact = o->exact;
     p.prefix_cache = !o->no_prefix_cache;
     p.chunking = !o->no_chunking;

@@ -9,6 +9,7 @@
 #include <folio/engine.h>
 
 #include "base/base.h"
+#include "engine/pace.h"
 #include "sched/scheduler.h"
 #include "text/stop.h"
 
@@ -133,6 +134,7 @@ struct folio_engine {
     int32_t *n_nan;
 
     folio_status failed;
+    folio_pace pace;
     int32_t n_failed; /* steps in a row */
     uint64_t clock_last;
     uint64_t n_steps, n_empty, n_failed_steps, n_finished, step_ns;

@@ -14,6 +14,7 @@ void folio_engine_params_default(folio_engine_params *p)
     *p = (folio_engine_params){.size = sizeof *p,
                                .max_seqs = 8,
                                .block_size = 16,
+                               .pace = -1,
                                .utilization = .9,
                                .kv_type = FOLIO_KV_F16,
                                .deterministic = -1,
@@ -80,6 +81,11 @@ static folio_status check_params(const folio_engine *e)
                           "folio_engine_params: n_blocks %d and kv_bytes %llu "
                           "exclude each other",
                           p->n_blocks, (unsigned long long)p->kv_bytes);
+    if (!(p->pace == -1 || p->pace == 0 || (p->pace > 1 && p->pace <= 1e6)))
+        return folio_fail(log, FOLIO_E_INVAL,
+                          "folio_engine_params.pace is %g, it must be -1, 0 "
+                          "or in (1, 1e6]",
+                          p->pace);
     if (!(p->utilization > 0.0 && p->utilization <= 1.0))
         return folio_fail(log, FOLIO_E_INVAL,
                           "folio_engine_params.utilization is %g, it must be "
@@ -176,6 +182,7 @@ static folio_status open_all(folio_engine *e)
     FOLIO_RETURN_IF(folio_pool_size(e, &r));
     FOLIO_RETURN_IF(folio_runner_open(e->model, &r, &e->runner));
     e->p.deterministic = e->runner->prm.deterministic;
+    e->pace.stretch = e->p.pace;
     FOLIO_RETURN_IF(open_sched(e));
     FOLIO_RETURN_IF(list_eog(e));
     return open_rows(e);

@@ -11,9 +11,10 @@
 
 #define DEFAULT_CTX    4096
 #define DEFAULT_BUDGET 512
-/* Where a token costs the same alone and in company, more tokens a step are no
- * faster and make others wait. */
-#define HOST_BUDGET 16
+/* Where a token soon costs the same alone and in company, more tokens a step
+ * are no faster and make others wait. */
+#define HOST_BUDGET  64
+#define DEFAULT_PACE 2.2
 
 static double mib(uint64_t bytes)
 {
@@ -97,6 +98,8 @@ folio_status folio_pool_size(folio_engine *e, folio_runner_params *r)
     folio_device_get_info(e->model->dev, &info);
     const bool on_host = info.kind == FOLIO_DEVICE_HOST ||
                          info.kind == FOLIO_DEVICE_CPU; /* not ours to fill */
+    if (p->pace < 0)
+        p->pace = p->budget ? 0 : DEFAULT_PACE;
     if (p->budget == 0)
         p->budget = on_host ? FOLIO_MAX(HOST_BUDGET, 2 * p->max_seqs)
                             : FOLIO_MAX(DEFAULT_BUDGET, p->max_seqs);

@@ -187,6 +187,14 @@ static folio_status audit(folio_engine *e)
                       rep.text);
 }
 
+static void note_pace(folio_engine *e, const folio_step *step, uint64_t ns)
+{
+    int32_t n_decode = 0;
+    for (int32_t i = 0; i < step->n_seq; i++)
+        n_decode += !step->seq[i].prefill;
+    folio_pace_note(&e->pace, n_decode, step->n_tok - n_decode, ns);
+}
+
 static folio_status turn(folio_engine *e)
 {
     const folio_step *step;
@@ -194,6 +202,8 @@ static folio_status turn(folio_engine *e)
     uint64_t now = folio_engine_now(e);
     e->now = (folio_step_span){.begin = now};
     FOLIO_RETURN_IF(take_in(e));
+    folio_sched_limit_prompts(
+        e->sched, folio_pace_limit(&e->pace, folio_sched_n_decoding(e->sched)));
     FOLIO_RETURN_IF(folio_sched_plan(e->sched, now, &step));
     note_plan(e, step, now);
     if (step->n_seq == 0) {
@@ -217,6 +227,7 @@ static folio_status turn(folio_engine *e)
     }
     e->n_failed = 0;
     e->now.waited = now;
+    note_pace(e, step, now - e->now.begin);
     FOLIO_RETURN_IF(read_text(e, step));
     if (traced)
         e->now.sampled = folio_engine_now(e);

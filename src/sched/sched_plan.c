@@ -279,6 +279,8 @@ static folio_status decide(folio_sched *s, folio_step *step)
     FOLIO_RETURN_IF(release_finished(s, step));
     FOLIO_RETURN_IF(grow_running(s, step, &n_decode));
     int32_t left = s->p.step_tok ? s->p.step_tok - n_decode : INT32_MAX;
+    if (s->p.step_tok && n_decode > 0)
+        left = FOLIO_MIN(left, s->prompt_tok);
     left = pick_chunks(s, left);
     FOLIO_RETURN_IF(admit_waiting(s, left, step));
     while (s->n_held_src > 0)

@@ -57,8 +57,9 @@ struct folio_sched {
     folio_sched_growth *growth; /* [max_seqs] by place */
     int32_t *grown; /* [max_seqs] places in the order they took blocks */
     int32_t n_grown;
-    int32_t *hits;     /* [max_blks] */
-    int32_t *held_src; /* [max_seqs] copied blocks held until the end */
+    int32_t prompt_tok; /* most of prompts beside decoding rows */
+    int32_t *hits;      /* [max_blks] */
+    int32_t *held_src;  /* [max_seqs] copied blocks held until the end */
     int32_t n_held_src;
 
     /* For the audit alone. */

@@ -144,6 +144,7 @@ folio_status folio_sched_open(const folio_sched_params *p, folio_sched **out)
         return folio_fail(&p->log, st, "scheduler: no memory");
     s->p = *p;
     s->log = p->log;
+    s->prompt_tok = INT32_MAX;
     s->done_end = &s->done;
     FOLIO_TRY(open_pool(s));
     const int32_t slots = p->n_blocks * p->block_tok; /* checked by the pool */
@@ -465,6 +466,19 @@ folio_sched_stats folio_sched_get_stats(const folio_sched *s)
 bool folio_sched_is_idle(const folio_sched *s)
 {
     return s->n_requests == 0 && s->n_steps == 0;
+}
+
+void folio_sched_limit_prompts(folio_sched *s, int32_t n_tok)
+{
+    s->prompt_tok = FOLIO_MAX(n_tok, 1);
+}
+
+int32_t folio_sched_n_decoding(const folio_sched *s)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < s->p.max_seqs; i++)
+        n += s->at[i] && !s->at[i]->prefilling;
+    return n;
 }
 
 int32_t folio_sched_watermark(const folio_sched *s)

@@ -99,6 +99,14 @@ folio_request *folio_sched_find(const folio_sched *s, uint64_t id,
 folio_status folio_sched_plan(folio_sched *s, uint64_t now_ns,
                               const folio_step **out) FOLIO_NODISCARD;
 
+/* From the next plan on, steps in which somebody decodes take at most `n_tok`
+ * positions of prompts, >= 1, whatever step_tok leaves; INT32_MAX (at open): no
+ * limit. Without step_tok prompts are whole all the same. */
+void folio_sched_limit_prompts(folio_sched *s, int32_t n_tok);
+
+/* Who runs and is past its prompt. */
+int32_t folio_sched_n_decoding(const folio_sched *s);
+
 typedef enum folio_verdict {
     FOLIO_VERDICT_NONE = 0, /* the token stands; stop ids and budget decide */
     FOLIO_VERDICT_STOP,     /* it stands and is the last: a stop string */

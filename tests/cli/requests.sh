@@ -6,6 +6,7 @@
 refused "engine option alone" "--requests" --n-blocks 4 -p a
 refused "two modes" "--requests" --requests x --trace
 refused "prompt as well" "--requests" --requests x -p a
+refused "pace" "--pace" --requests x --pace 1
 refused "max-tok" "--budget" --requests x --max-tok 4
 refused "budget below max-seqs" "--budget" --requests x --budget 4 --max-seqs 5
 need_model

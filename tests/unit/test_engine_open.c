@@ -77,6 +77,9 @@ Test(engine_open, bad_fields_are_refused_by_name)
         refused(FOLIO_E_INVAL, bad[i].says);
         b.p = keep;
     }
+    b.p.pace = 1.0;
+    refused(FOLIO_E_INVAL, "pace");
+    b.p.pace = -1;
     b.p.utilization = 0.0;
     refused(FOLIO_E_INVAL, "utilization");
     b.p.utilization = .9;
@@ -107,7 +110,7 @@ Test(engine_open, the_host_gets_one_text_unless_more_is_asked)
     eng_open(&b);
     cr_assert_eq(info().max_ctx, 1024);
     cr_assert_eq(info().n_blocks, 256);
-    cr_assert_eq(info().budget, 16);
+    cr_assert_eq(info().budget, 64);
     cr_assert_eq(info().kv_bytes, 256 * BLOCK_BYTES);
     b.p.max_ctx = 102;
     eng_open(&b);

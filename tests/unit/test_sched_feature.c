@@ -74,6 +74,33 @@ Test(sched_feature, a_long_prompt_stalls_no_stream)
     dry_close(&b);
 }
 
+/* A limit on prompts holds while somebody streams, and only then. */
+Test(sched_feature, prompts_keep_their_limit_beside_streams)
+{
+    dry b;
+    folio_sched_params p = dry_params(600, 4, 8);
+    p.step_tok = 64;
+    dry_open(&b, &p);
+    submit(&b, 0, 4, 20, 1, 0, 0);
+    submit(&b, 1, 4, 20, 1, 0, 0);
+    cr_assert(dry_step(&b));
+    cr_assert_eq(folio_sched_n_decoding(b.s), 2);
+    submit(&b, 2, 200, 4, 1, 0, 0);
+    submit(&b, 3, 200, 4, 1, 0, 0);
+    for (int32_t i = 0; i < 19; i++) {
+        const int32_t limit = 1 + i % 5;
+        folio_sched_limit_prompts(b.s, limit);
+        cr_assert(dry_step(&b));
+        cr_assert_eq(b.step->n_tok, 2 + limit);
+    }
+    cr_assert(dry_step(&b));
+    cr_assert_eq(folio_sched_n_decoding(b.s), 0);
+    cr_assert_eq(b.step->n_tok, 64);
+    folio_sched_limit_prompts(b.s, INT32_MAX);
+    dry_drain(&b, 200);
+    dry_close(&b);
+}
+
 Test(sched_feature, streams_do_not_starve_a_prompt)
 {
     dry b;
