@@ -80,7 +80,7 @@ def main():
             lines[i]["cancel_ms"] = 2000.0 + 1e3 * (4 * alone + 4)
         steps, res = run(args, lines, folder, "mixed")
     mixed = [i for i, s in enumerate(steps)
-             if s[4] >= args.streams and s[2] > s[3]]
+             if s[3] > args.streams and s[2] > s[3]]
     if not mixed:
         sys.exit("no step had both")
     first, last = mixed[0], mixed[-1]
