@@ -105,10 +105,64 @@ typedef struct folio_model_info {
     int32_t window;    /* largest window in use, 0 = none */
     uint64_t n_params; /* shared storage counted once */
     uint64_t weight_bytes;
+    /* What a token costs, from shapes alone. Bytes as the file stores them,
+     * which a packing for the device may differ from a little. */
+    uint64_t layer_params; /* in matrices that each token passes, head apart */
+    uint64_t head_params;  /* of the head */
+    uint64_t step_bytes;   /* weights read by a step that yields logits: all
+                              but an embedding that is not the head too */
 } folio_model_info;
 
 FOLIO_API void folio_model_get_info(const folio_model *m,
                                     folio_model_info *info);
+
+/* ---- shapes ---------------------------------------------------------------
+ */
+
+/* A model of random weights in the shape of a known one, for measuring without
+ * a file: matrices normal with deviation 0.02, norms about 1, from a counter
+ * and the seed alone, so that the same shape is the same model everywhere. It
+ * has a tokenizer of bytes and made-up pieces, because loaders want one. */
+typedef struct folio_model_shape {
+    size_t size;      /* sizeof(folio_model_shape) */
+    const char *name; /* general.name of a file */
+    const char *arch; /* "llama" or "qwen3" (with norms on q and k) */
+    const char *type; /* of every matrix, embedding and head included: "f16",
+                         "q8_0", "q4_0"; default "f16" */
+    /* Numbers, all at least 1: dim, ff_dim and heads * head_dim multiples of
+     * 32 for quantised types; heads a multiple of kv_heads; head_dim even, 4
+     * to 1024; n_vocab at least 258. */
+    int32_t n_vocab, dim, n_layers, heads, kv_heads, head_dim, ff_dim;
+    int32_t ctx_train;
+    int32_t tied; /* 1: the head is the embedding */
+    double rope_theta;
+    double rope_factor; /* 0: plain; else Llama 3's scaling from 8192 positions
+                           by this factor, 1 or more */
+    double norm_eps;
+    uint64_t seed; /* default 1 */
+} folio_model_shape;
+
+/* Name i of the shapes that folio_model_shape_find knows, NULL past the last:
+ * "llama-3.2-1b", "llama-3.1-8b", "qwen3-4b", "smollm2-135m", and "tiny", of a
+ * few hundred thousand weights. Static, any thread. */
+FOLIO_API const char *folio_model_shape_name(size_t i);
+/* The hyper-parameters of `name` as its makers published them.
+ * [out] shape all fields. Returns OK; INVAL for NULL; NOT_FOUND. */
+FOLIO_API FOLIO_NODISCARD folio_status
+folio_model_shape_find(const char *name, folio_model_shape *shape);
+
+/* As folio_model_open, with weights made in memory (on all CPUs this process
+ * may use; a file's bytes are held until they are on the device, on the host
+ * device as long as the model). Returns also INVAL naming the first bad field
+ * of the shape. */
+FOLIO_API FOLIO_NODISCARD folio_status
+folio_model_open_shape(folio_device *dev, const folio_model_shape *shape,
+                       const folio_model_params *p, folio_model **out);
+/* Writes the same model to `path` as a GGUF v3 file; what is there is replaced
+ * as a whole or, on failure, not at all. `log` NULL allowed. Returns OK; INVAL
+ * naming the field; NOMEM; IO. */
+FOLIO_API FOLIO_NODISCARD folio_status folio_model_shape_write(
+    const folio_model_shape *shape, const char *path, const folio_log *log);
 
 /* ---- runners --------------------------------------------------------------
  */
@@ -213,6 +267,17 @@ typedef struct folio_runner_counters {
 } folio_runner_counters;
 FOLIO_API void folio_runner_get_counters(const folio_runner *r,
                                          folio_runner_counters *out);
+
+/* For measuring: fills the whole KV pool with numbers about -1 to 1 from
+ * `seed`, as if long texts had been computed, in the pool's own order (so the
+ * same seed means other keys in another layout). Waits. Returns OK; INVAL for
+ * NULL; NOMEM; DEVICE. */
+FOLIO_API FOLIO_NODISCARD folio_status folio_runner_fake_kv(folio_runner *r,
+                                                            uint64_t seed);
+
+/* XXH3 of n ids, 64 bits: by which two runs are seen to have given the same
+ * ids. Any thread. */
+FOLIO_API uint64_t folio_ids_hash(const int32_t *ids, size_t n);
 
 #ifdef __cplusplus
 }

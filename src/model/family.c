@@ -8,6 +8,7 @@
 
 static const folio_family families[] = {
     {"llama", folio_describe_llama},
+    {"qwen3", folio_describe_qwen3},
 };
 
 const folio_family *folio_family_find(const char *arch, size_t arch_len)

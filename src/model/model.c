@@ -1,6 +1,8 @@
 /* model/model.c: opening and closing a model: file, family, weights. */
 #include "model/model_internal.h"
 
+#include "model/shape.h"
+
 #include <stdatomic.h>
 #include <string.h>
 
@@ -29,6 +31,7 @@ void folio_model_close(folio_model **pm)
     folio_weights_close(&m->weights);
     folio_model_desc_fini(&m->desc);
     folio_gguf_close(&m->gguf);
+    folio_aligned_free(m->image);
     folio_device_close(&m->dev);
     free(m);
 }
@@ -107,22 +110,9 @@ fail:
     return st;
 }
 
-folio_status folio_model_open(folio_device *dev, const char *path,
-                              const folio_model_params *p, folio_model **out)
+static folio_status check_params(const folio_log *log,
+                                 const folio_model_params *p)
 {
-    folio_status st;
-    folio_model_params def;
-    if (!dev)
-        return FOLIO_E_INVAL;
-    if (!path || !out)
-        return folio_fail(p && p->log.fn ? &p->log : folio_device_log(dev),
-                          FOLIO_E_INVAL, "folio_model_open: %s is NULL",
-                          path ? "out" : "path");
-    if (!p) {
-        folio_model_params_default(&def);
-        p = &def;
-    }
-    const folio_log *log = p->log.fn ? &p->log : folio_device_log(dev);
     if (p->size != sizeof *p)
         return folio_fail(log, FOLIO_E_INVAL,
                           "folio_model_params.size is %zu, expected %zu",
@@ -132,6 +122,32 @@ folio_status folio_model_open(folio_device *dev, const char *path,
                           "folio_model_params: max_seqs %d and max_tok %d "
                           "must be at least 1",
                           p->max_seqs, p->max_tok);
+    return FOLIO_OK;
+}
+
+/* The file at `path`, or where that is NULL the one that `shape` makes. */
+static folio_status open_bytes(folio_model *m, const char *path,
+                               const folio_model_shape *shape)
+{
+    size_t size;
+    if (path)
+        return folio_gguf_open(path, &m->log, &m->gguf);
+    FOLIO_RETURN_IF(folio_shape_image(shape, &m->log, &m->image, &size));
+    return folio_gguf_open_memory(m->image, size, &m->log, &m->gguf);
+}
+
+static folio_status open_model(folio_device *dev, const char *path,
+                               const folio_model_shape *shape,
+                               const folio_model_params *p, folio_model **out)
+{
+    folio_status st;
+    folio_model_params def;
+    if (!p) {
+        folio_model_params_default(&def);
+        p = &def;
+    }
+    const folio_log *log = p->log.fn ? &p->log : folio_device_log(dev);
+    FOLIO_RETURN_IF(check_params(log, p));
     folio_model *m = folio_calloc(1, sizeof *m);
     if (!m)
         return FOLIO_E_NOMEM;
@@ -140,15 +156,79 @@ folio_status folio_model_open(folio_device *dev, const char *path,
         m->log = *log;
     m->dev = folio_device_retain(dev);
     m->exact = p->exact != 0;
-    FOLIO_TRY(folio_gguf_open(path, &m->log, &m->gguf));
+    FOLIO_TRY(open_bytes(m, path, shape));
     FOLIO_TRY(folio_weights_open(dev, &m->weights));
     FOLIO_TRY(describe(m));
     FOLIO_TRY(folio_weights_load(m->weights, p->progress, p->progress_user));
+    if (m->image && !folio_device_is_host(dev)) {
+        /* The device has it all: gigabytes that nobody reads again. */
+        folio_gguf_close(&m->gguf);
+        folio_aligned_free(m->image);
+        m->image = NULL;
+    }
     *out = m;
     return FOLIO_OK;
 fail:
     folio_model_close(&m);
     return st;
+}
+
+folio_status folio_model_open(folio_device *dev, const char *path,
+                              const folio_model_params *p, folio_model **out)
+{
+    if (!dev)
+        return FOLIO_E_INVAL;
+    if (!path || !out)
+        return folio_fail(p && p->log.fn ? &p->log : folio_device_log(dev),
+                          FOLIO_E_INVAL, "folio_model_open: %s is NULL",
+                          path ? "out" : "path");
+    return open_model(dev, path, NULL, p, out);
+}
+
+folio_status folio_model_open_shape(folio_device *dev,
+                                    const folio_model_shape *shape,
+                                    const folio_model_params *p,
+                                    folio_model **out)
+{
+    if (!dev)
+        return FOLIO_E_INVAL;
+    if (!shape || !out)
+        return folio_fail(p && p->log.fn ? &p->log : folio_device_log(dev),
+                          FOLIO_E_INVAL, "folio_model_open_shape: %s is NULL",
+                          shape ? "out" : "shape");
+    return open_model(dev, NULL, shape, p, out);
+}
+
+static uint64_t bytes_of(const folio_weight *w)
+{
+    return w ? (uint64_t)w->rows *
+                   folio_type_row_bytes(w->type, (uint64_t)w->cols)
+             : 0;
+}
+
+/* What a token costs: every matrix of a layer once, the head for a row. */
+static void count_work(const folio_model_desc *d, folio_model_info *i)
+{
+    i->head_params = (uint64_t)d->head->rows * (uint64_t)d->head->cols;
+    i->step_bytes = bytes_of(d->head) + bytes_of(d->out_norm);
+    for (int32_t l = 0; l < d->n_layers; l++) {
+        const folio_layer_desc *y = &d->layers[l];
+        const folio_weight *const matrix[] = {y->wq,   y->wk, y->wv,  y->wo,
+                                              y->gate, y->up, y->down};
+        const folio_weight *const rest[] = {y->attn_norm, y->post_attn_norm,
+                                            y->ffn_norm,  y->post_ffn_norm,
+                                            y->q_norm,    y->k_norm,
+                                            y->bq,        y->bk,
+                                            y->bv,        y->bo,
+                                            y->sinks};
+        for (size_t k = 0; k < FOLIO_COUNT(matrix); k++) {
+            const folio_weight *w = matrix[k];
+            i->layer_params += w ? (uint64_t)w->rows * (uint64_t)w->cols : 0;
+            i->step_bytes += bytes_of(w);
+        }
+        for (size_t k = 0; k < FOLIO_COUNT(rest); k++)
+            i->step_bytes += bytes_of(rest[k]);
+    }
 }
 
 void folio_model_get_info(const folio_model *m, folio_model_info *info)
@@ -169,5 +249,6 @@ void folio_model_get_info(const folio_model *m, folio_model_info *info)
         i.window = FOLIO_MAX(i.window, d->layers[l].window);
     i.n_params = m->n_params;
     i.weight_bytes = folio_weights_bytes(m->weights);
+    count_work(d, &i);
     memcpy(info, &i, FOLIO_MIN(info->size, sizeof i));
 }

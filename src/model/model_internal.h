@@ -10,7 +10,9 @@
 struct folio_model {
     _Atomic int refs;
     folio_device *dev;
-    folio_gguf *gguf; /* stays mapped: the host device reads weights there */
+    folio_gguf *gguf; /* stays mapped: the host device reads weights there;
+                         NULL where a shape's are on the device */
+    uint8_t *image;   /* what a shape's gguf reads, else NULL */
     folio_weights *weights;
     folio_model_desc desc;
     folio_log log;
