@@ -223,6 +223,30 @@ FOLIO_API FOLIO_NODISCARD folio_status folio_queue_fill(folio_queue *q,
                                                         uint8_t byte,
                                                         size_t bytes);
 
+/* What a device gives at best, as simple kernels find it (on the host device
+ * plain C on its threads): the measure beside which figures are shown. */
+typedef struct folio_device_rates {
+    size_t size;          /* in: sizeof(folio_device_rates) */
+    double read_bytes_s;  /* bytes/s read from an array of read_array bytes,
+                             nothing written */
+    double fma_flop_s;    /* float32 multiply-adds/s, each counted as two, out
+                             of registers */
+    double matrix_flop_s; /* the same of half-precision matrix products with
+                             float sums (mma.sync) where FOLIO_CAP_PTX_MMA is
+                             there; else 0 */
+    uint64_t read_array;  /* 1 GiB on discrete GPUs, 256 MiB elsewhere, less
+                             where the device's buffers are smaller */
+} folio_device_rates;
+
+/* Measures them now, on a queue of its own: the best of several rounds, about
+ * half a second in all, with nothing else running on the device if the figures
+ * are to mean anything.
+ * [in,out] rates: `size` set by the caller; the rest is written on success.
+ * Returns OK; INVAL for NULL; NOMEM; BUILD; DEVICE. Any thread, one at a time
+ * for figures that mean anything. */
+FOLIO_API FOLIO_NODISCARD folio_status
+folio_device_measure(folio_device *dev, folio_device_rates *rates);
+
 #ifdef __cplusplus
 }
 #endif

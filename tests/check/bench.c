@@ -285,11 +285,18 @@ fail:
 
 void ck_bench_dump(ck_ctx *c)
 {
-    folio_kernel *k = NULL;
-    const folio_kernel_spec spec = {"bench_read", "common.clh bench.cl",
-                                    "-DWG=64"};
-    c->failed += folio_kernel_open(c->dev, &spec, &k) != FOLIO_OK;
-    folio_kernel_close(&k);
+    static const folio_kernel_spec specs[] = {
+        {"bench_read", "common.clh bench.cl", "-DWG=64"},
+        {"measure_read", "common.clh measure.cl", "-DMEASURE_READ -DWG=64"},
+        {"measure_fma", "common.clh measure.cl",
+         "-DMEASURE_FMA -DLANES=2 -DWG=64"},
+        {"measure_mma", "common.clh measure.cl", "-DMEASURE_MMA -DWG=64"},
+    };
+    for (size_t i = 0; i < FOLIO_COUNT(specs); i++) {
+        folio_kernel *k = NULL;
+        c->failed += folio_kernel_open(c->dev, &specs[i], &k) != FOLIO_OK;
+        folio_kernel_close(&k);
+    }
 }
 
 int ck_bench(ck_ctx *c)
