@@ -138,7 +138,8 @@ typedef struct folio_queue_counters {
     uint64_t launches, writes, reads, copies, waits, args_set;
 } folio_queue_counters;
 folio_queue_counters folio_queue_get_counters(const folio_queue *q);
-/* Host ops call this once per op so that both devices count launches alike. */
+/* Host ops call this once per op so that both devices count launches alike;
+ * NULL counts nothing (a part of an op that is counted as one). */
 void folio_queue_count_launch(folio_queue *q);
 
 /* ---- disk cache --------------------------------------------------------- */

@@ -193,7 +193,8 @@ folio_queue_counters folio_queue_get_counters(const folio_queue *q)
 
 void folio_queue_count_launch(folio_queue *q)
 {
-    q->n.launches++;
+    if (q)
+        q->n.launches++;
 }
 
 /* ---- waiting ----------------------------------------------------------------

@@ -179,16 +179,21 @@ static folio_status tap(folio_runner *r, folio_view row, int32_t line)
 static folio_status run_body(folio_runner *r, const piece *p, int32_t trace_tok)
 {
     int32_t n_tok = p->last - p->first;
-    int regime = n_tok <= FOLIO_FEW_TOK ? FOLIO_FEW : FOLIO_MANY;
+    int regime;
+    folio_sequence *seq = folio_lowered_pick(&r->low, FOLIO_FEW_TOK, n_tok,
+                                             trace_tok >= 0, &regime);
     bool here = trace_tok >= p->first && trace_tok < p->last;
     size_t row = (size_t)r->model->desc.dim * sizeof(float);
-    for (int32_t i = 0; i < r->low.first_head; i++) {
-        folio_node *n = &r->low.nodes[i];
+    for (int32_t i = 0; i < seq->first_head; i++) {
+        folio_node *n = &seq->nodes[i];
         if (n->id == FOLIO_OP_EMBED) {
             n->a.embed.ids = p->tok;
         } else if (n->id == FOLIO_OP_ROPE_APPEND) {
             n->a.rope.pos = p->pos;
             n->a.rope.slot = p->slot;
+        } else if (n->id == FOLIO_OP_QKV) {
+            n->a.qkv.pos = p->pos;
+            n->a.qkv.slot = p->slot;
         } else if (n->id == FOLIO_OP_ATTN) {
             n->a.attn.work = p->work[n->plan];
         }
@@ -214,15 +219,22 @@ static folio_status run_head(folio_runner *r, const folio_batch *b,
         int32_t at = p->row0 + done;
         int32_t buf = at / r->rows_per_buf, in = at % r->rows_per_buf;
         int32_t n_rows = FOLIO_MIN(p->n_rows - done, r->rows_per_buf - in);
-        int regime = n_rows <= FOLIO_FEW_TOK ? FOLIO_FEW : FOLIO_MANY;
-        for (int32_t i = r->low.first_head; i < r->low.n_nodes; i++) {
-            folio_node *n = &r->low.nodes[i];
-            if (n->id == FOLIO_OP_GATHER_ROWS)
-                n->a.gather.idx =
-                    folio_view_at(p->rows, (size_t)done * sizeof(int32_t));
-            else if (n->id == FOLIO_OP_LINEAR)
-                n->a.linear.y =
-                    (folio_view){r->logits[buf], (size_t)in * logit_row};
+        const folio_view idx =
+            folio_view_at(p->rows, (size_t)done * sizeof(int32_t));
+        const folio_view logits = {r->logits[buf], (size_t)in * logit_row};
+        int regime;
+        folio_sequence *seq = folio_lowered_pick(&r->low, FOLIO_FEW_TOK, n_rows,
+                                                 trace_tok >= 0, &regime);
+        for (int32_t i = seq->first_head; i < seq->n_nodes; i++) {
+            folio_node *n = &seq->nodes[i];
+            if (n->id == FOLIO_OP_GATHER_ROWS) {
+                n->a.gather.idx = idx;
+            } else if (n->id == FOLIO_OP_LINEAR) {
+                n->a.linear.y = logits;
+            } else if (n->id == FOLIO_OP_NORM_LINEAR) {
+                n->a.norm_linear.idx = idx;
+                n->a.norm_linear.part[0].y = logits;
+            }
             FOLIO_RETURN_IF(folio_op_run(n->op[regime], r->queue,
                                          folio_node_args(n, n_rows)));
             if (n->tap < 0 || trace_tok < 0)

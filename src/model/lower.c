@@ -18,23 +18,27 @@ typedef struct build {
     folio_view h, q, k, v, att, gate, up, tmp;
 } build;
 
-static folio_node *add_node(build *b, folio_op_id id)
+folio_node *folio_sequence_add(folio_sequence *s, folio_op_id id)
 {
-    folio_lowered *l = b->l;
-    if (l->n_nodes == l->cap) {
-        int32_t cap = l->cap ? l->cap * 2 : 256;
-        folio_node *n = folio_realloc(l->nodes, (size_t)cap, sizeof *n);
+    if (s->n_nodes == s->cap) {
+        int32_t cap = s->cap ? s->cap * 2 : 256;
+        folio_node *n = folio_realloc(s->nodes, (size_t)cap, sizeof *n);
         if (!n)
             return NULL;
-        l->nodes = n;
-        l->cap = cap;
+        s->nodes = n;
+        s->cap = cap;
     }
-    folio_node *n = &l->nodes[l->n_nodes++];
+    folio_node *n = &s->nodes[s->n_nodes++];
     memset(n, 0, sizeof *n);
     n->id = id;
     n->per_tok = 1;
     n->tap = -1;
     return n;
+}
+
+static folio_node *add_node(build *b, folio_op_id id)
+{
+    return folio_sequence_add(&b->l->plain, id);
 }
 
 static folio_view vector(const folio_weight *w)
@@ -213,9 +217,9 @@ static folio_status add_all(build *b)
     for (int32_t y = 0; y < d->n_layers; y++) {
         FOLIO_RETURN_IF(add_attention(b, y));
         FOLIO_RETURN_IF(add_ffn(b, y));
-        l->nodes[l->n_nodes - 1].tap = y + 1;
+        l->plain.nodes[l->plain.n_nodes - 1].tap = y + 1;
     }
-    l->first_head = l->n_nodes;
+    l->plain.first_head = l->plain.n_nodes;
     n = add_node(b, FOLIO_OP_GATHER_ROWS);
     if (!n)
         return FOLIO_E_NOMEM;
@@ -223,7 +227,7 @@ static folio_status add_all(build *b)
     n->a.gather =
         (folio_gather_rows_args){.x = l->x, .out = l->xr, .dim = d->dim};
     FOLIO_RETURN_IF(add_norm(b, l->xr, l->xr, d->out_norm, d->dim, 1, true));
-    l->nodes[l->n_nodes - 1].tap = d->n_layers + 1;
+    l->plain.nodes[l->plain.n_nodes - 1].tap = d->n_layers + 1;
     return add_linear(b, l->xr, d->head, NULL, p->logits, false, true);
 }
 
@@ -252,6 +256,15 @@ void *folio_node_args(folio_node *n, int64_t count)
     case FOLIO_OP_ACT_MUL:
         n->a.act.n_tok = (int32_t)rows;
         break;
+    case FOLIO_OP_NORM_LINEAR:
+        n->a.norm_linear.n_tok = (int32_t)rows;
+        break;
+    case FOLIO_OP_QKV:
+        n->a.qkv.n_tok = (int32_t)rows;
+        break;
+    case FOLIO_OP_GATE_UP:
+        n->a.gate_up.n_tok = (int32_t)rows;
+        break;
     default:
         n->a.add.n = rows;
         break;
@@ -259,46 +272,98 @@ void *folio_node_args(folio_node *n, int64_t count)
     return &n->a;
 }
 
+/* Where a node's op keeps what only it may use; NULL: it has no scratch. */
+static folio_view *scratch_of(folio_node *n)
+{
+    switch (n->id) {
+    case FOLIO_OP_LINEAR:
+        return &n->a.linear.scratch;
+    case FOLIO_OP_ATTN:
+        return &n->a.attn.scratch;
+    case FOLIO_OP_NORM_LINEAR:
+        return &n->a.norm_linear.scratch;
+    case FOLIO_OP_QKV:
+        return &n->a.qkv.scratch;
+    case FOLIO_OP_GATE_UP:
+        return &n->a.gate_up.scratch;
+    default:
+        return NULL;
+    }
+}
+
+/* A node's ops. `few_too`: it runs for few tokens as well. */
+static folio_status open_node(const folio_lower_params *p,
+                              const folio_lowered *l, folio_node *n,
+                              bool few_too)
+{
+    int32_t many = n->head ? p->head_rows : l->step_tok;
+    int32_t few = FOLIO_MIN(many, p->few_tok);
+    /* One variant for every count keeps a row's bits independent of its
+     * batch; attention has one plan, so one op. */
+    bool one = p->ops.deterministic || few == many || n->id == FOLIO_OP_ATTN ||
+               !few_too;
+    FOLIO_RETURN_IF(folio_op_open(
+        p->dev, n->id, &p->ops, folio_node_args(n, many), &n->op[FOLIO_MANY]));
+    if (!one)
+        return folio_op_open(p->dev, n->id, &p->ops, folio_node_args(n, few),
+                             &n->op[FOLIO_FEW]);
+    n->op[FOLIO_FEW] = n->op[FOLIO_MANY];
+    return FOLIO_OK;
+}
+
+static size_t most_scratch(const folio_sequence *s)
+{
+    size_t most = 0;
+    for (int32_t i = 0; i < s->n_nodes; i++)
+        for (int r = 0; r < FOLIO_REGIMES; r++)
+            most = FOLIO_MAX(most, folio_op_scratch_bytes(s->nodes[i].op[r]));
+    return most;
+}
+
+static void set_scratch(folio_sequence *s, folio_view all)
+{
+    for (int32_t i = 0; i < s->n_nodes; i++) {
+        folio_view *v = scratch_of(&s->nodes[i]);
+        if (v)
+            *v = all;
+    }
+}
+
 static folio_status open_ops(build *b)
 {
     const folio_lower_params *p = b->p;
     folio_lowered *l = b->l;
-    size_t scratch = 0;
-    for (int32_t i = 0; i < l->n_nodes; i++) {
-        folio_node *n = &l->nodes[i];
-        int32_t many = n->head ? p->head_rows : l->step_tok;
-        int32_t few = FOLIO_MIN(many, p->few_tok);
-        /* One variant for every count keeps a row's bits independent of its
-         * batch; attention has one plan, so one op. */
-        bool one =
-            p->ops.deterministic || few == many || n->id == FOLIO_OP_ATTN;
-        FOLIO_RETURN_IF(folio_op_open(p->dev, n->id, &p->ops,
-                                      folio_node_args(n, many),
-                                      &n->op[FOLIO_MANY]));
-        if (one)
-            n->op[FOLIO_FEW] = n->op[FOLIO_MANY];
-        else
-            FOLIO_RETURN_IF(folio_op_open(p->dev, n->id, &p->ops,
-                                          folio_node_args(n, few),
-                                          &n->op[FOLIO_FEW]));
-        for (int r = 0; r < FOLIO_REGIMES; r++)
-            scratch = FOLIO_MAX(scratch, folio_op_scratch_bytes(n->op[r]));
+    folio_sequence *fused = &l->fused;
+    bool *lent = folio_calloc((size_t)l->plain.n_nodes, sizeof *lent);
+    folio_status st = FOLIO_OK;
+    if (!lent)
+        return FOLIO_E_NOMEM;
+    for (int32_t i = 0; i < fused->n_nodes; i++)
+        if (fused->nodes[i].borrowed)
+            lent[fused->nodes[i].borrowed - 1] = true;
+    for (int32_t i = 0; i < l->plain.n_nodes; i++) {
+        folio_node *n = &l->plain.nodes[i];
+        FOLIO_TRY(open_node(p, l, n, lent[i] || fused->n_nodes == 0));
         if (n->id == FOLIO_OP_ATTN && !l->attn[n->plan])
             l->attn[n->plan] = n->op[FOLIO_MANY];
     }
-    if (scratch == 0)
-        return FOLIO_OK;
-    if (scratch > folio_device_max_alloc(p->dev))
-        return FOLIO_E_TOO_LARGE;
-    FOLIO_RETURN_IF(folio_buf_open(p->dev, scratch, &l->scratch));
-    folio_view all = {l->scratch, 0};
-    for (int32_t i = 0; i < l->n_nodes; i++) {
-        if (l->nodes[i].id == FOLIO_OP_LINEAR)
-            l->nodes[i].a.linear.scratch = all;
-        else if (l->nodes[i].id == FOLIO_OP_ATTN)
-            l->nodes[i].a.attn.scratch = all;
+    for (int32_t i = 0; i < fused->n_nodes; i++) {
+        folio_node *n = &fused->nodes[i];
+        if (n->borrowed)
+            memcpy(n->op, l->plain.nodes[n->borrowed - 1].op, sizeof n->op);
     }
-    return FOLIO_OK;
+    size_t scratch =
+        FOLIO_MAX(most_scratch(&l->plain), most_scratch(&l->fused));
+    if (scratch > folio_device_max_alloc(p->dev))
+        FOLIO_TRY(FOLIO_E_TOO_LARGE);
+    if (scratch > 0) {
+        FOLIO_TRY(folio_buf_open(p->dev, scratch, &l->scratch));
+        set_scratch(&l->plain, (folio_view){l->scratch, 0});
+        set_scratch(&l->fused, (folio_view){l->scratch, 0});
+    }
+fail:
+    free(lent);
+    return st;
 }
 
 folio_status folio_lower(const folio_lower_params *p, folio_lowered *out)
@@ -334,6 +399,8 @@ folio_status folio_lower(const folio_lower_params *p, folio_lowered *out)
     for (size_t i = 0; i < FOLIO_COUNT(areas); i++)
         *areas[i].out = folio_arena_view(&l.arena, (int)i);
     FOLIO_TRY(add_all(&b));
+    if (p->fuse && !p->ops.deterministic)
+        FOLIO_TRY(folio_lower_fuse(p, &l));
     FOLIO_TRY(open_ops(&b));
     *out = l;
     return FOLIO_OK;
@@ -342,15 +409,23 @@ fail:
     return st;
 }
 
-void folio_lowered_fini(folio_lowered *l)
+static void fini_sequence(folio_sequence *s)
 {
-    for (int32_t i = 0; i < l->n_nodes; i++) {
-        folio_node *n = &l->nodes[i];
+    for (int32_t i = 0; i < s->n_nodes; i++) {
+        folio_node *n = &s->nodes[i];
+        if (n->borrowed)
+            continue;
         if (n->op[FOLIO_FEW] != n->op[FOLIO_MANY])
             folio_op_close(&n->op[FOLIO_FEW]);
         folio_op_close(&n->op[FOLIO_MANY]);
     }
-    FOLIO_FREE(l->nodes);
+    FOLIO_FREE(s->nodes);
+}
+
+void folio_lowered_fini(folio_lowered *l)
+{
+    fini_sequence(&l->fused);
+    fini_sequence(&l->plain);
     folio_buf_close(&l->scratch);
     folio_arena_fini(&l->arena);
     memset(l, 0, sizeof *l);

@@ -1,6 +1,6 @@
-/* model/lower.h: turns a model description into the sequence of ops a runner
- * enqueues (the plain form: one op per node). Knows no architecture by name and
- * never waits. */
+/* model/lower.h: turns a model description into the sequences of ops a runner
+ * enqueues: the plain form, one op per node, and for few tokens the fused form,
+ * made from the plain one. Knows no architecture by name and never waits. */
 #ifndef FOLIO_MODEL_LOWER_H
 #define FOLIO_MODEL_LOWER_H
 
@@ -15,6 +15,7 @@ enum { FOLIO_FEW = 0, FOLIO_MANY = 1, FOLIO_REGIMES = 2 };
 typedef struct folio_node {
     folio_op_id id;
     folio_op *op[FOLIO_REGIMES]; /* may be the same object */
+    int32_t borrowed;            /* the ops are those of this plain node + 1 */
     int32_t per_tok;             /* rows of this op for each token or row */
     bool head;    /* runs on the R rows that need logits, not on T */
     int32_t plan; /* attention: index of its window's plan */
@@ -28,16 +29,23 @@ typedef struct folio_node {
         folio_attn_args attn;
         folio_act_mul_args act;
         folio_add_args add;
+        folio_norm_linear_args norm_linear;
+        folio_qkv_args qkv;
+        folio_gate_up_args gate_up;
     } a;
 } folio_node;
+
+typedef struct folio_sequence {
+    folio_node *nodes;
+    int32_t n_nodes, cap;
+    int32_t first_head; /* nodes from here on are head nodes */
+} folio_sequence;
 
 #define FOLIO_MAX_PLANS 4
 
 typedef struct folio_lowered {
-    folio_node *nodes;
-    int32_t n_nodes, cap;
-    int32_t first_head; /* nodes from here on are head nodes */
-    int32_t n_plans;    /* distinct windows */
+    folio_sequence plain, fused; /* fused has no nodes where nothing fits */
+    int32_t n_plans;             /* distinct windows */
     int32_t window[FOLIO_MAX_PLANS];
     folio_op *attn[FOLIO_MAX_PLANS]; /* borrowed: one op of that window */
     folio_arena arena;
@@ -53,8 +61,9 @@ typedef struct folio_lower_params {
     const folio_kv_store *kv;
     folio_view rope_table[FOLIO_MAX_ROPES];
     int32_t rope_n_pos;
-    int32_t step_tok;  /* most tokens of one pass */
-    int32_t few_tok;   /* up to so many are FOLIO_FEW */
+    int32_t step_tok; /* most tokens of one pass */
+    int32_t few_tok;  /* up to so many are FOLIO_FEW, and may be fused */
+    bool fuse;
     int32_t head_rows; /* most rows of one pass of the head */
     int32_t max_seqs, max_ctx;
     folio_view logits; /* where the head writes at first */
@@ -70,6 +79,27 @@ int32_t folio_lower_fit_tok(const folio_model_desc *d, int32_t want,
 folio_status folio_lower(const folio_lower_params *p,
                          folio_lowered *out) FOLIO_NODISCARD;
 void folio_lowered_fini(folio_lowered *l);
+
+/* A zeroed node behind the last; NULL: no memory. Moves the others. */
+folio_node *folio_sequence_add(folio_sequence *s, folio_op_id id);
+
+/* Fills l->fused from l->plain, whose args are complete and ops not open yet:
+ * nodes that one op of a kernel of its own can stand for are replaced, those
+ * that stay borrow the op of their plain node (folio_lower opens it). */
+folio_status folio_lower_fuse(const folio_lower_params *p,
+                              folio_lowered *l) FOLIO_NODISCARD;
+
+/* The sequence for `count` tokens (or rows, of the head) and the regime of its
+ * ops; `plain`: for a trace, which taps what only the plain form has. */
+static inline folio_sequence *folio_lowered_pick(folio_lowered *l, int32_t few,
+                                                 int32_t count, bool plain,
+                                                 int *regime)
+{
+    const bool fused = !plain && count <= few && l->fused.n_nodes > 0;
+    *regime = count <= few && (fused || l->fused.n_nodes == 0) ? FOLIO_FEW
+                                                               : FOLIO_MANY;
+    return fused ? &l->fused : &l->plain;
+}
 
 /* Sets the node's count for `count` tokens or rows and returns its argument
  * struct. */

@@ -18,6 +18,7 @@ void folio_runner_params_default(folio_runner_params *p)
     p->block_size = 16;
     p->kv_type = FOLIO_KV_F16;
     p->deterministic = -1;
+    p->fused = -1;
 }
 
 void folio_runner_close(folio_runner **pr)
@@ -108,6 +109,13 @@ static folio_status resolve(folio_runner *r)
         p->deterministic =
             kind == FOLIO_DEVICE_HOST || kind == FOLIO_DEVICE_CPU;
     }
+    if (p->fused < -1 || p->fused > 1)
+        return folio_fail(log, FOLIO_E_INVAL,
+                          "folio_runner_params.fused is %d, not -1, 0 or 1",
+                          p->fused);
+    /* Where a launch costs nothing and memory is near, fusion gains nothing. */
+    if (p->fused < 0)
+        p->fused = folio_device_get_kind(r->dev) != FOLIO_DEVICE_HOST;
     r->ops.deterministic = p->deterministic;
     r->ops.exact = p->exact || r->model->exact;
     r->limits = (folio_batch_limits){
@@ -237,6 +245,7 @@ static folio_status open_lowered(folio_runner *r)
         .kv = &r->kv,
         .rope_n_pos = r->prm.max_ctx,
         .few_tok = FOLIO_FEW_TOK,
+        .fuse = r->prm.fused,
         .max_seqs = r->prm.max_seqs,
         .max_ctx = r->prm.max_ctx,
         .logits = {r->logits[0], 0},
@@ -298,36 +307,49 @@ static folio_status open_copy(folio_runner *r)
                          &r->copy_op);
 }
 
+/* Whose variant it is: with a fused form, few tokens are its business. */
+static const char *case_of(const folio_runner *r, const folio_sequence *seq,
+                           const folio_node *n, int regime)
+{
+    if (seq == &r->low.fused)
+        return n->borrowed ? NULL : "few tokens";
+    if (n->op[FOLIO_FEW] == n->op[FOLIO_MANY])
+        return "any tokens";
+    return regime == FOLIO_FEW ? "few tokens" : "many tokens";
+}
+
+static void add_choice(folio_runner *r, const folio_node *n, int regime,
+                       const char *what)
+{
+    folio_choice c = {.op = folio_op_name(n->id),
+                      .what = what,
+                      .variant = folio_op_variant_name(n->op[regime])};
+    for (size_t j = 0; j < r->n_choices; j++)
+        if (!strcmp(r->choices[j].op, c.op) &&
+            !strcmp(r->choices[j].what, c.what) &&
+            !strcmp(r->choices[j].variant, c.variant))
+            return;
+    const char *why = folio_op_reason(n->op[regime]);
+    size_t len = FOLIO_MIN(strlen(why), sizeof c.reason - 1);
+    memcpy(c.reason, why, len);
+    r->choices[r->n_choices++] = c;
+}
+
 /* One line per distinct (op, variant, case), for reports. */
 static folio_status list_choices(folio_runner *r)
 {
-    r->choices = folio_calloc((size_t)r->low.n_nodes * FOLIO_REGIMES,
-                              sizeof *r->choices);
+    const folio_sequence *const seqs[] = {&r->low.fused, &r->low.plain};
+    int32_t n = r->low.fused.n_nodes + r->low.plain.n_nodes;
+    r->choices = folio_calloc((size_t)n * FOLIO_REGIMES, sizeof *r->choices);
     if (!r->choices)
         return FOLIO_E_NOMEM;
-    for (int32_t i = 0; i < r->low.n_nodes; i++) {
-        const folio_node *n = &r->low.nodes[i];
-        for (int g = 0; g < FOLIO_REGIMES; g++) {
-            folio_choice c = {.op = folio_op_name(n->id),
-                              .what = n->op[FOLIO_FEW] == n->op[FOLIO_MANY]
-                                          ? "any tokens"
-                                      : g == FOLIO_FEW ? "few tokens"
-                                                       : "many tokens",
-                              .variant = folio_op_variant_name(n->op[g])};
-            size_t j = 0;
-            while (j < r->n_choices &&
-                   (strcmp(r->choices[j].op, c.op) ||
-                    strcmp(r->choices[j].what, c.what) ||
-                    strcmp(r->choices[j].variant, c.variant)))
-                j++;
-            if (j < r->n_choices)
-                continue;
-            const char *why = folio_op_reason(n->op[g]);
-            size_t len = FOLIO_MIN(strlen(why), sizeof c.reason - 1);
-            memcpy(c.reason, why, len);
-            r->choices[r->n_choices++] = c;
-        }
-    }
+    for (size_t s = 0; s < FOLIO_COUNT(seqs); s++)
+        for (int32_t i = 0; i < seqs[s]->n_nodes; i++)
+            for (int g = 0; g < FOLIO_REGIMES; g++) {
+                const char *what = case_of(r, seqs[s], &seqs[s]->nodes[i], g);
+                if (what)
+                    add_choice(r, &seqs[s]->nodes[i], g, what);
+            }
     return FOLIO_OK;
 }
 

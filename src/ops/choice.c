@@ -36,6 +36,12 @@ typedef struct choice_case {
         .kv_type = FOLIO_KV_##t, .n_tok = 512                                  \
     }
 
+#define FUSED(o, t)                                                            \
+    {                                                                          \
+        .what = #t ", 1 token", .op = FOLIO_OP_##o, .type = FOLIO_TYPE_##t,    \
+        .kv_type = FOLIO_KV_F16, .n_tok = 1                                    \
+    }
+
 static const choice_case cases[] = {
     {.what = "Q8_0, 1 token",
      .op = FOLIO_OP_EMBED,
@@ -82,12 +88,21 @@ static const choice_case cases[] = {
     {.what = "argmax", .op = FOLIO_OP_TOPK, .n_tok = 1},
     {.what = "F16 KV", .op = FOLIO_OP_COPY_BLOCKS, .n_tok = 1},
     {.what = "draw", .op = FOLIO_OP_SAMPLE, .n_tok = 1},
+    FUSED(NORM_LINEAR, F16),
+    FUSED(NORM_LINEAR, Q4_0),
+    FUSED(NORM_LINEAR, Q8_0),
+    FUSED(QKV, F16),
+    FUSED(QKV, Q4_0),
+    FUSED(QKV, Q8_0),
+    FUSED(GATE_UP, F16),
+    FUSED(GATE_UP, Q4_0),
+    FUSED(GATE_UP, Q8_0),
 };
 
 enum { WIDTH = 2048, HEADS = 32, KV_HEADS = 8, HEAD_DIM = 64, VOCAB = 32768 };
 
 typedef struct choice_args {
-    folio_weight w;
+    folio_weight w, kv_w;
     folio_any_args args;
 } choice_args;
 
@@ -103,8 +118,11 @@ static folio_kv_ref make_kv(const choice_case *c)
 
 static void make_args(const choice_case *c, choice_args *a)
 {
+    const folio_norm_in in = {.dim = WIDTH, .x_stride = WIDTH, .eps = 1e-5f};
     memset(a, 0, sizeof *a);
     a->w = (folio_weight){.type = c->type, .rows = WIDTH, .cols = WIDTH};
+    a->kv_w = a->w;
+    a->kv_w.rows = KV_HEADS * HEAD_DIM;
     switch (c->op) {
     case FOLIO_OP_EMBED:
         a->args.embed =
@@ -168,6 +186,32 @@ static void make_args(const choice_case *c, choice_args *a)
     case FOLIO_OP_SAMPLE:
         a->args.sample = (folio_sample_args){
             .n_rows = c->n_tok, .n_vocab = VOCAB, .stride = VOCAB};
+        break;
+    case FOLIO_OP_NORM_LINEAR:
+        a->args.norm_linear =
+            (folio_norm_linear_args){.in = in,
+                                     .part = {{.w = &a->w, .y_stride = WIDTH}},
+                                     .n_parts = 1,
+                                     .n_tok = c->n_tok};
+        break;
+    case FOLIO_OP_QKV:
+        a->args.qkv = (folio_qkv_args){.in = in,
+                                       .wq = &a->w,
+                                       .wk = &a->kv_w,
+                                       .wv = &a->kv_w,
+                                       .q_stride = HEADS * HEAD_DIM,
+                                       .n_pos = 8192,
+                                       .rot_dim = HEAD_DIM,
+                                       .n_tok = c->n_tok,
+                                       .heads = HEADS,
+                                       .kv = make_kv(c)};
+        break;
+    case FOLIO_OP_GATE_UP:
+        a->args.gate_up = (folio_gate_up_args){.in = in,
+                                               .gate = &a->w,
+                                               .up = &a->w,
+                                               .n_tok = c->n_tok,
+                                               .out_stride = WIDTH};
         break;
     case FOLIO_OP_COUNT:
         break;

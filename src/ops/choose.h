@@ -18,6 +18,9 @@ typedef union folio_any_args {
     folio_topk_args topk;
     folio_copy_blocks_args copy;
     folio_sample_args sample;
+    folio_norm_linear_args norm_linear;
+    folio_qkv_args qkv;
+    folio_gate_up_args gate_up;
 } folio_any_args;
 
 /* folio_op_check for a plan: views may be absent (buf NULL, a weight without

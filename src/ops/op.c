@@ -20,6 +20,9 @@ static const char *const op_names[FOLIO_OP_COUNT] = {
     [FOLIO_OP_TOPK] = "topk",
     [FOLIO_OP_COPY_BLOCKS] = "copy_blocks",
     [FOLIO_OP_SAMPLE] = "sample",
+    [FOLIO_OP_NORM_LINEAR] = "norm_linear",
+    [FOLIO_OP_QKV] = "qkv",
+    [FOLIO_OP_GATE_UP] = "gate_up",
 };
 
 static const folio_variant variants[] = {
@@ -255,6 +258,8 @@ void folio_op_close(folio_op **op)
         return;
     for (int i = 0; i < FOLIO_OP_MAX_KERNELS; i++)
         folio_kernel_close(&(*op)->kernel[i]);
+    for (int i = 0; i < FOLIO_OP_MAX_PARTS; i++)
+        folio_op_close(&(*op)->part[i]);
     folio_device_close(&(*op)->dev);
     FOLIO_FREE(*op);
 }
@@ -272,6 +277,12 @@ static folio_view scratch_of(folio_op_id id, const void *args)
         return ((const folio_topk_args *)args)->scratch;
     case FOLIO_OP_SAMPLE:
         return ((const folio_sample_args *)args)->scratch;
+    case FOLIO_OP_NORM_LINEAR:
+        return ((const folio_norm_linear_args *)args)->scratch;
+    case FOLIO_OP_QKV:
+        return ((const folio_qkv_args *)args)->scratch;
+    case FOLIO_OP_GATE_UP:
+        return ((const folio_gate_up_args *)args)->scratch;
     default:
         return none;
     }
@@ -329,4 +340,9 @@ const char *folio_op_variant_name(const folio_op *op)
 const char *folio_op_reason(const folio_op *op)
 {
     return op->reason;
+}
+
+bool folio_op_is_floor(const folio_op *op)
+{
+    return (op->var->flags & FOLIO_VAR_FLOOR) != 0;
 }

@@ -4,23 +4,13 @@
  * uploads them checks their entries. */
 #include "ops/attn_plan.h"
 #include "ops/choose.h"
+#include "ops/op_check.h"
 #include "ops/sample_row.h"
 
 #include <inttypes.h>
 
-/* What a check knows; `bound` is false while views may still be absent. */
-typedef struct check {
-    const folio_device *dev;
-    const char *op;
-    bool bound;
-    bool empty; /* zero rows: views are not looked at */
-} check;
-
-/* Rows of `width` elements, `stride` elements apart. */
-typedef struct extent {
-    int64_t rows, stride, width;
-    size_t elem_bytes;
-} extent;
+typedef folio_check check;
+typedef folio_extent extent;
 
 #define FAIL(c, st, ...) folio_fail(folio_device_log((c)->dev), st, __VA_ARGS__)
 
@@ -619,6 +609,16 @@ static folio_status check_sample(const check *c, const folio_sample_args *a)
     return FOLIO_OK;
 }
 
+const folio_check_parts folio_check_shared = {
+    .least = check_least,
+    .range = check_range,
+    .view = check_view,
+    .alias = check_alias,
+    .weight = check_weight,
+    .kv = check_kv,
+    .off_kv = check_off_kv,
+};
+
 int64_t folio_op_count(folio_op_id id, const void *args)
 {
     switch (id) {
@@ -644,6 +644,12 @@ int64_t folio_op_count(folio_op_id id, const void *args)
         return ((const folio_copy_blocks_args *)args)->n_pairs;
     case FOLIO_OP_SAMPLE:
         return ((const folio_sample_args *)args)->n_rows;
+    case FOLIO_OP_NORM_LINEAR:
+        return ((const folio_norm_linear_args *)args)->n_tok;
+    case FOLIO_OP_QKV:
+        return ((const folio_qkv_args *)args)->n_tok;
+    case FOLIO_OP_GATE_UP:
+        return ((const folio_gate_up_args *)args)->n_tok;
     case FOLIO_OP_COUNT:
         break;
     }
@@ -699,6 +705,12 @@ static folio_status check_op(const folio_device *dev, folio_op_id id,
         return check_copy(&c, args);
     case FOLIO_OP_SAMPLE:
         return check_sample(&c, args);
+    case FOLIO_OP_NORM_LINEAR:
+        return folio_check_norm_linear(&c, args);
+    case FOLIO_OP_QKV:
+        return folio_check_qkv(&c, args);
+    case FOLIO_OP_GATE_UP:
+        return folio_check_gate_up(&c, args);
     case FOLIO_OP_COUNT:
         break;
     }

@@ -224,6 +224,67 @@ typedef struct folio_copy_blocks_args {
     folio_kv_ref kv;
 } folio_copy_blocks_args;
 
+/* ---- fused ops --------------------------------------------------------------
+ * Ops of one launch each where a variant has a kernel for them. What they
+ * compute is the composition of the ops above, in the order of the text. */
+
+/* How each of them begins: h[t] = norm * x[t] / sqrt(mean(x[t]^2) + eps). */
+typedef struct folio_norm_in {
+    folio_view x;    /* [T, dim] f32 */
+    folio_view norm; /* [dim] f32 */
+    int32_t dim, x_stride;
+    float eps;
+} folio_norm_in;
+
+/* One product: y = h W^T (+ bias). */
+typedef struct folio_product {
+    const folio_weight *w; /* [rows, dim] */
+    folio_view bias;       /* optional [rows] f32 */
+    folio_view y;          /* [T, rows] f32; may not alias x */
+    int32_t y_stride;
+} folio_product;
+
+#define FOLIO_MAX_PRODUCTS 3
+
+/* rmsnorm, then up to three products of it. Where `gather` is 1, token t is row
+ * idx[t] of x (gather_rows before it). */
+typedef struct folio_norm_linear_args {
+    folio_norm_in in;
+    folio_view idx; /* [T] i32, where gather is 1 */
+    int32_t gather; /* 0 or 1 */
+    folio_product part[FOLIO_MAX_PRODUCTS];
+    int32_t n_parts; /* 1 to 3 */
+    int32_t n_tok;
+    folio_view scratch; /* folio_op_scratch_bytes, shared by all ops */
+} folio_norm_linear_args;
+
+/* rmsnorm; the products q, k and v; rmsnorm of each head of q and of k where
+ * head_norm is 1; rope_append. */
+typedef struct folio_qkv_args {
+    folio_norm_in in;
+    const folio_weight *wq, *wk, *wv; /* [H * HD, dim], 2 x [KVH * HD, dim] */
+    folio_view bq, bk, bv;            /* optional, f32 */
+    folio_view q_norm, k_norm; /* [HD] f32, where head_norm is 1; in.eps */
+    int32_t head_norm;         /* 0 or 1; 1 wants q dense */
+    folio_view q;              /* [T, H, HD] f32, rotated; may not alias x */
+    int32_t q_stride;
+    folio_view pos, slot, table; /* as those of rope_append */
+    int32_t n_pos, rot_dim, interleaved;
+    int32_t n_tok, heads;
+    folio_kv_ref kv;
+    folio_view scratch; /* folio_op_scratch_bytes, shared by all ops */
+} folio_qkv_args;
+
+/* rmsnorm, the products gate and up, act_mul of them. */
+typedef struct folio_gate_up_args {
+    folio_norm_in in;
+    const folio_weight *gate, *up; /* [F, dim] */
+    folio_view out;                /* [T, F] f32; may not alias x */
+    int32_t n_tok, out_stride;
+    folio_act act;
+    folio_view scratch; /* folio_op_scratch_bytes, shared by all ops */
+} folio_gate_up_args;
+
 /* ---- table and choice ------------------------------------------------------
  */
 
@@ -239,6 +300,9 @@ typedef enum folio_op_id {
     FOLIO_OP_TOPK,
     FOLIO_OP_COPY_BLOCKS,
     FOLIO_OP_SAMPLE,
+    FOLIO_OP_NORM_LINEAR,
+    FOLIO_OP_QKV,
+    FOLIO_OP_GATE_UP,
     FOLIO_OP_COUNT
 } folio_op_id;
 
@@ -292,6 +356,9 @@ struct folio_variant {
 const folio_variant *folio_variants(size_t *n);
 
 #define FOLIO_OP_MAX_KERNELS 4
+/* The most ops that a fused one is composed of: norm, 3 products, 2 norms of
+ * heads, rope_append. */
+#define FOLIO_OP_MAX_PARTS 8
 
 /* Visible to the variants only. */
 struct folio_op {
@@ -300,6 +367,8 @@ struct folio_op {
     folio_op_params prm;
     int64_t max_count; /* n_tok, n_rows, n_pairs or n at open */
     folio_kernel *kernel[FOLIO_OP_MAX_KERNELS];
+    /* Fused ops without a kernel of their own: the ops they are made of. */
+    struct folio_op *part[FOLIO_OP_MAX_PARTS];
     int32_t geo[16];      /* the variant's own geometry */
     size_t scratch_bytes; /* what args->scratch must hold */
     char reason[160];     /* why the rows above were not taken */
@@ -327,6 +396,9 @@ folio_status folio_op_run(folio_op *op, folio_queue *q,
 size_t folio_op_scratch_bytes(const folio_op *op);
 const char *folio_op_variant_name(const folio_op *op);
 const char *folio_op_reason(const folio_op *op);
+/* Whether it is the last row of its op: of a fused op, one that only runs the
+ * plain ops it is made of. */
+bool folio_op_is_floor(const folio_op *op);
 
 /* Checks shapes, strides, types, buffer extents and alignment of args on the
  * host: INVAL, RANGE or UNSUPPORTED with a message that names the field and

@@ -164,23 +164,25 @@ static void add_ints(folio_self_case *c, folio_view *v, const int32_t *values,
         memcpy(p, values, (size_t)n * 4);
 }
 
-static void add_weight(folio_self_case *c, folio_type type, int64_t rows,
-                       int64_t cols)
+static const folio_weight *add_weight(folio_self_case *c, folio_type type,
+                                      int64_t rows, int64_t cols)
 {
     size_t bytes = (size_t)rows * folio_type_row_bytes(type, (uint64_t)cols);
-    c->weight_view = (folio_weight_view){.rows = rows};
-    c->weight = (folio_weight){.type = type,
-                               .rows = rows,
-                               .cols = cols,
-                               .views = &c->weight_view,
-                               .n_views = 1};
+    int i = c->n_weights++;
+    c->weight_view[i] = (folio_weight_view){.rows = rows};
+    c->weight[i] = (folio_weight){.type = type,
+                                  .rows = rows,
+                                  .cols = cols,
+                                  .views = &c->weight_view[i],
+                                  .n_views = 1};
     sign(c, type);
     sign(c, rows);
     sign(c, cols);
-    void *p = add_array(c, &c->weight_view.view.buf, bytes, FOLIO_SELF_BYTES,
+    void *p = add_array(c, &c->weight_view[i].view.buf, bytes, FOLIO_SELF_BYTES,
                         false, cols);
     if (p)
-        folio_self_blocks(type, rows * cols, 0.125f, c->seed, p);
+        folio_self_blocks(type, rows * cols, 0.125f, c->seed + (uint64_t)i, p);
+    return &c->weight[i];
 }
 
 /* One plane of NaN: what nobody writes stays it, and what nobody may read
@@ -282,9 +284,9 @@ static void init_embed(folio_self_case *c, const folio_embed_args *a)
 {
     static const int32_t ids[3] = {4, 0, 4};
     folio_embed_args *e = &c->args.embed;
-    *e = (folio_embed_args){.w = &c->weight, .scale = a->scale};
+    *e = (folio_embed_args){.scale = a->scale};
     e->n_tok = FOLIO_MIN(a->n_tok, 3);
-    add_weight(c, a->w->type, 5, a->w->cols);
+    e->w = add_weight(c, a->w->type, 5, a->w->cols);
     add_ints(c, &e->ids, ids, e->n_tok);
     add_poison(c, &e->out, e->n_tok * a->w->cols, FOLIO_SELF_F32, a->w->cols);
 }
@@ -333,7 +335,7 @@ static bool init_linear(folio_self_case *c, const folio_linear_args *a,
     if (attempt < 2)
         rows = FOLIO_MIN(rows, 1 + (int64_t)(MAX_ARRAY / row_bytes));
     folio_linear_args *l = &c->args.linear;
-    *l = (folio_linear_args){.w = &c->weight, .accumulate = a->accumulate};
+    *l = (folio_linear_args){.accumulate = a->accumulate};
     l->n_tok = FOLIO_MIN(a->n_tok, sizes[attempt].tok);
     /* The reference would take seconds. */
     if (rows * a->w->cols * l->n_tok > (int64_t)1 << 28)
@@ -341,7 +343,7 @@ static bool init_linear(folio_self_case *c, const folio_linear_args *a,
     l->x_stride = (int32_t)a->w->cols;
     l->y_stride = (int32_t)rows;
     sign(c, a->accumulate);
-    add_weight(c, a->w->type, rows, a->w->cols);
+    l->w = add_weight(c, a->w->type, rows, a->w->cols);
     add_floats(c, &l->x, l->n_tok * a->w->cols, false, a->w->cols);
     add_floats(c, &l->bias, rows, false, rows);
     if (a->accumulate)
@@ -571,6 +573,98 @@ static void init_sample(folio_self_case *c, const folio_sample_args *a)
     c->scratch = &s->scratch;
 }
 
+/* What fused ops begin with; `n_rows` rows of x. */
+static void init_in(folio_self_case *c, const folio_norm_in *a,
+                    folio_norm_in *in, int32_t n_rows)
+{
+    *in =
+        (folio_norm_in){.dim = a->dim, .x_stride = a->x_stride, .eps = a->eps};
+    sign(c, a->dim);
+    sign(c, a->x_stride);
+    add_floats(c, &in->x, span(n_rows, a->x_stride, a->dim), false, a->dim);
+    add_floats(c, &in->norm, a->dim, false, a->dim);
+}
+
+#define FUSED_ROWS 40
+
+static void init_norm_linear(folio_self_case *c,
+                             const folio_norm_linear_args *a)
+{
+    static const int32_t idx[3] = {3, 0, 3};
+    folio_norm_linear_args *l = &c->args.norm_linear;
+    *l = (folio_norm_linear_args){.gather = a->gather, .n_parts = a->n_parts};
+    l->n_tok = FOLIO_MIN(a->n_tok, 3);
+    sign(c, a->gather);
+    init_in(c, &a->in, &l->in, 4);
+    if (a->gather)
+        add_ints(c, &l->idx, idx, l->n_tok);
+    for (int32_t i = 0; i < a->n_parts; i++) {
+        const folio_weight *w = a->part[i].w;
+        int64_t rows = FOLIO_MIN(w->rows, FUSED_ROWS - i);
+        folio_product *p = &l->part[i];
+        p->w = add_weight(c, w->type, rows, w->cols);
+        p->y_stride = (int32_t)rows;
+        add_floats(c, &p->bias, rows, false, rows);
+        add_poison(c, &p->y, l->n_tok * rows, FOLIO_SELF_F32, rows);
+    }
+    c->scratch = &l->scratch;
+}
+
+static void init_qkv(folio_self_case *c, const folio_qkv_args *a)
+{
+    static const int32_t pos[3] = {3, 0, 4};
+    folio_qkv_args *k = &c->args.qkv;
+    folio_kv_ref *kv = &k->kv;
+    *k = (folio_qkv_args){.head_norm = a->head_norm,
+                          .q_stride = a->q_stride,
+                          .n_pos = a->rot_dim ? 5 : 0,
+                          .rot_dim = a->rot_dim,
+                          .interleaved = a->interleaved,
+                          .heads = a->heads,
+                          .kv = a->kv};
+    k->n_tok = FOLIO_MIN(a->n_tok, 3);
+    int32_t slot[3] = {2 * kv->block_size - 1, -1, 3 * kv->block_size - 1};
+    sign(c, a->head_norm);
+    sign(c, a->q_stride);
+    sign(c, a->rot_dim);
+    sign(c, a->interleaved);
+    sign(c, a->heads);
+    init_in(c, &a->in, &k->in, k->n_tok);
+    init_kv(c, kv, 3, true);
+    k->wq = add_weight(c, a->wq->type, a->wq->rows, a->wq->cols);
+    k->wk = add_weight(c, a->wk->type, a->wk->rows, a->wk->cols);
+    k->wv = add_weight(c, a->wv->type, a->wv->rows, a->wv->cols);
+    add_floats(c, &k->bq, a->wq->rows, false, a->wq->rows);
+    add_floats(c, &k->bk, a->wk->rows, false, a->wk->rows);
+    add_floats(c, &k->bv, a->wv->rows, false, a->wv->rows);
+    if (a->head_norm) {
+        add_floats(c, &k->q_norm, kv->head_dim, false, kv->head_dim);
+        add_floats(c, &k->k_norm, kv->head_dim, false, kv->head_dim);
+    }
+    add_poison(c, &k->q, span(k->n_tok, a->q_stride, a->wq->rows),
+               FOLIO_SELF_F32, kv->head_dim);
+    add_ints(c, &k->slot, slot, k->n_tok);
+    if (a->rot_dim > 0) {
+        add_ints(c, &k->pos, pos, k->n_tok);
+        add_floats(c, &k->table, 5 * (int64_t)a->rot_dim, false, a->rot_dim);
+    }
+    c->scratch = &k->scratch;
+}
+
+static void init_gate_up(folio_self_case *c, const folio_gate_up_args *a)
+{
+    folio_gate_up_args *g = &c->args.gate_up;
+    int64_t rows = FOLIO_MIN(a->gate->rows, FUSED_ROWS - 1);
+    *g = (folio_gate_up_args){.out_stride = (int32_t)rows, .act = a->act};
+    g->n_tok = FOLIO_MIN(a->n_tok, 3);
+    sign(c, a->act);
+    init_in(c, &a->in, &g->in, g->n_tok);
+    g->gate = add_weight(c, a->gate->type, rows, a->gate->cols);
+    g->up = add_weight(c, a->up->type, rows, a->up->cols);
+    add_poison(c, &g->out, g->n_tok * rows, FOLIO_SELF_F32, rows);
+    c->scratch = &g->scratch;
+}
+
 folio_status folio_self_case_init(folio_self_case *c, folio_op_id op,
                                   const void *args, int attempt)
 {
@@ -615,6 +709,15 @@ folio_status folio_self_case_init(folio_self_case *c, folio_op_id op,
         break;
     case FOLIO_OP_ATTN:
         found = init_attn(c, args, attempt);
+        break;
+    case FOLIO_OP_NORM_LINEAR:
+        init_norm_linear(c, args);
+        break;
+    case FOLIO_OP_QKV:
+        init_qkv(c, args);
+        break;
+    case FOLIO_OP_GATE_UP:
+        init_gate_up(c, args);
         break;
     case FOLIO_OP_COUNT:
         found = false;

@@ -23,15 +23,16 @@ typedef struct folio_self_array {
     int64_t row; /* elements whose largest magnitude sets the tolerance */
 } folio_self_array;
 
-#define FOLIO_SELF_ARRAYS 16
+#define FOLIO_SELF_ARRAYS 20
 #define FOLIO_SELF_SIG    40
 
 typedef struct folio_self_case {
     folio_op_id op;
     folio_any_args args;
     folio_view *scratch; /* the field of args; NULL = the op has none */
-    folio_weight weight;
-    folio_weight_view weight_view;
+    folio_weight weight[FOLIO_MAX_PRODUCTS];
+    folio_weight_view weight_view[FOLIO_MAX_PRODUCTS];
+    int n_weights;
     folio_self_array arrays[FOLIO_SELF_ARRAYS];
     int n_arrays;
     int64_t sig[FOLIO_SELF_SIG]; /* every number that shapes the case */

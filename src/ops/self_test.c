@@ -47,6 +47,8 @@ static folio_status bind_arrays(folio_self_case *c, folio_device *dev,
         FOLIO_RETURN_IF(folio_queue_write(s->q, (folio_view){.buf = s->bufs[i]},
                                           a->data, a->bytes));
     }
+    for (int i = 0; i < c->n_weights; i++)
+        c->weight[i].n_views = 1;
     size_t bytes = folio_op_scratch_bytes(s->op);
     if (bytes > 0 && c->scratch) {
         FOLIO_RETURN_IF(folio_buf_open(dev, bytes, &s->scratch));
@@ -121,6 +123,8 @@ static void unbind_arrays(folio_self_case *c)
 {
     for (int i = 0; i < c->n_arrays; i++)
         *c->arrays[i].at = NULL;
+    for (int i = 0; i < c->n_weights; i++)
+        c->weight[i].n_views = 0;
     if (c->scratch)
         *c->scratch = (folio_view){0};
     if (c->op == FOLIO_OP_ATTN) {

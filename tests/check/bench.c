@@ -81,6 +81,13 @@ static work work_of(const ck_problem *p)
         w.bytes = 8.0 * a->n_tok * a->heads * a->kv.head_dim +
                   kv * (8 + 2 * (double)folio_kv_type_bytes(a->kv.type));
     }
+    if (p->op == FOLIO_OP_QKV) {
+        const folio_qkv_args *a = &p->args.qkv;
+        w.bytes = 4.0 * a->n_tok * (a->in.dim + a->q_stride);
+        for (int i = 0; i < p->n_slots; i++)
+            if (p->slot[i].kind == CK_BYTES)
+                w.bytes += (double)p->slot[i].bytes;
+    }
     if (p->op == FOLIO_OP_LINEAR)
         w.flops =
             2.0 * p->args.linear.n_tok * (double)p->w.rows * (double)p->w.cols;

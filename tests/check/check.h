@@ -75,6 +75,8 @@ typedef struct ck_problem {
     folio_any_args args;
     folio_weight w;
     folio_weight_view wv[4];
+    folio_weight fw[FOLIO_MAX_PRODUCTS]; /* of a fused op */
+    folio_weight_view fwv[FOLIO_MAX_PRODUCTS];
     ck_batch batch;
 } ck_problem;
 
@@ -274,6 +276,9 @@ void ck_add(ck_ctx *c);
 void ck_topk(ck_ctx *c);
 void ck_copy(ck_ctx *c);
 void ck_sample(ck_ctx *c);
+void ck_norm_linear(ck_ctx *c);
+void ck_qkv(ck_ctx *c);
+void ck_gate_up(ck_ctx *c);
 
 /* Bytes of random blocks with sane scales; `tiny`: subnormal half scales. */
 void ck_fill_weights(ck_rng *r, folio_type type, uint8_t *p, size_t bytes,

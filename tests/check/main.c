@@ -198,8 +198,9 @@ static void list_variants(const ck_ctx *c)
 void ck_run_all(ck_ctx *c)
 {
     static void (*const families[])(ck_ctx *) = {
-        ck_embed,  ck_gather, ck_rmsnorm, ck_act,  ck_add,    ck_topk,
-        ck_sample, ck_copy,   ck_rope,    ck_attn, ck_linear,
+        ck_embed,  ck_gather,      ck_rmsnorm, ck_act,     ck_add,
+        ck_topk,   ck_sample,      ck_copy,    ck_rope,    ck_attn,
+        ck_linear, ck_norm_linear, ck_qkv,     ck_gate_up,
     };
     for (size_t i = 0; i < FOLIO_COUNT(families); i++)
         families[i](c);

@@ -319,6 +319,69 @@ def sample():
     emit("SAMPLE", "S", 3, 64, 0, "equal")
 
 
+def fused():
+    # Type, dim, parts, rows, tokens, x pad, y pad, bias, gather.
+    for set_, pick, row in [
+        ("S", "all", "Q4_0, 64, 1, 37, 1, 0, 0, 0, 0, plain"),
+        ("S", "all", "Q4_0, 64, 2, 20, 3, 3, 5, 1, 0, plain"),
+        ("L", "all", "Q4_0, 352, 3, 37, 1, 3, 5, 1, 0, plain"),
+        ("L", "all", "Q4_0, 352, 3, 1, 2, 3, 5, 0, 0, plain"),
+        ("L", "all", "Q4_0, 352, 2, 130, 8, 0, 0, 1, 0, plain"),
+        ("L", "all", "Q4_0, 352, 1, 33, 5, 0, 5, 1, 1, plain"),
+        ("L", "all", "Q4_0, 352, 1, 33, 9, 0, 0, 0, 1, tiny"),
+        ("L", "all", "Q4_0, 352, 1, 33, 4, 1, 0, 0, 0, zero"),
+        ("L", "cpu", "F16, 67, 2, 33, 3, 0, 5, 0, 0, plain"),
+        ("L", "wg", "F32, 67, 2, 33, 3, 1, 0, 1, 0, huge"),
+        ("L", "wg", "F16, 67, 1, 5, 1, 0, 0, 1, 1, plain"),
+        ("L", "wg", "Q6_K, 256, 2, 37, 4, 0, 5, 0, 0, plain"),
+        ("L", "cpu", "Q8_0, 96, 3, 37, 3, 0, 5, 0, 0, plain"),
+        ("L", "wg", "Q4_1, 96, 3, 37, 1, 0, 5, 0, 0, plain"),
+    ]:
+        print(f"CHECK_NORM_LINEAR({set_}, {pick}, {row})")
+    # Types, dim; HD, H, KVH, BS, Xk, Xv, Yv, KV; rot, interleaved, head norm,
+    # bias; tokens, pad, segs.
+    for set_, pick, row in [
+        ("S", "all", "Q4_0, Q4_0, 64, 8, 3, 1, 4, 1, 0, 2, F32, "
+         "4, 1, 0, 1, 3, 4, 4, plain"),
+        ("S", "all", "Q4_0, Q4_0, 96, 16, 4, 2, 16, 8, 8, 1, F16, "
+         "16, 0, 0, 0, 1, 0, 1, plain"),
+        ("L", "all", "Q4_0, Q4_0, 96, 16, 4, 2, 16, 8, 8, 1, F16, "
+         "16, 0, 0, 1, 8, 4, 1, plain"),
+        ("L", "all", "Q4_0, Q4_0, 96, 16, 4, 2, 16, 8, 8, 1, F16, "
+         "16, 0, 0, 1, 5, 4, 1, tiny"),
+        ("L", "all", "Q4_0, Q4_0, 96, 16, 4, 2, 16, 8, 8, 1, F16, "
+         "16, 0, 0, 1, 9, 0, 1, zero"),
+        ("L", "parts", "Q4_0, Q4_0, 96, 16, 4, 2, 16, 8, 8, 1, F16, "
+         "16, 0, 1, 1, 3, 0, 1, plain"),
+        ("L", "parts", "Q4_0, Q8_0, 96, 16, 4, 2, 16, 8, 8, 1, F16, "
+         "16, 0, 0, 1, 3, 4, 1, plain"),
+        ("L", "wg", "F16, F16, 67, 64, 9, 3, 16, 8, 8, 1, F16, "
+         "64, 0, 0, 0, 3, 4, 2, plain"),
+        ("L", "cpu", "Q4_1, Q4_1, 576, 64, 9, 3, 16, 8, 0, 2, F16, "
+         "64, 1, 0, 0, 3, 0, 1, plain"),
+        ("L", "wg", "Q8_0, Q8_0, 32, 256, 2, 1, 32, 8, 8, 1, F32, "
+         "64, 0, 0, 1, 2, 0, 1, plain"),
+        ("L", "cpu", "Q8_0, Q8_0, 32, 80, 3, 1, 1, 1, 0, 1, F16, "
+         "0, 0, 0, 1, 4, 0, 4, plain"),
+    ]:
+        print(f"CHECK_QKV({set_}, {pick}, {row})")
+    # Types, activation, dim, rows, tokens, x pad, out pad.
+    for set_, pick, row in [
+        ("S", "all", "Q4_0, Q4_0, SILU, 64, 37, 3, 1, 5, plain"),
+        ("S", "all", "Q4_0, Q4_0, SILU, 64, 40, 1, 0, 0, plain"),
+        ("L", "all", "Q4_0, Q4_0, SILU, 352, 130, 8, 1, 5, plain"),
+        ("L", "all", "Q4_0, Q4_0, SILU, 352, 1, 2, 0, 0, plain"),
+        ("L", "all", "Q4_0, Q4_0, SILU, 352, 33, 9, 0, 0, zero"),
+        ("L", "all", "Q4_0, Q4_0, SILU, 352, 65, 1, 0, 0, tiny"),
+        ("L", "parts", "Q4_0, Q8_0, SILU, 352, 65, 3, 3, 5, plain"),
+        ("L", "wg", "F16, F16, GELU_TANH, 67, 33, 3, 0, 3, plain"),
+        ("L", "cpu", "F32, F32, GELU_TANH, 67, 33, 3, 0, 3, plain"),
+        ("L", "wg", "Q4_K, Q4_K, SILU, 512, 33, 5, 0, 0, plain"),
+        ("L", "cpu", "Q8_0, Q8_0, SILU, 96, 33, 1, 0, 0, plain"),
+    ]:
+        print(f"CHECK_GATE_UP({set_}, {pick}, {row})")
+
+
 # ---- speed ------------------------------------------------------------------
 
 def bench():
@@ -353,10 +416,24 @@ def bench():
     emit("ADD", "B", 4096 * 128, 0, "plain")
     print("CHECK_COPY(B, 128, 8, 16, F16, 64, 1)")
     emit("GATHER", "B", 256, 8, 4096)
+    # SmolLM2-135M, Llama-3.2-1B, Llama-3.1-8B: the layer's fused steps.
+    for dim, ff, vocab, hd, h, kvh, types in [
+        (576, 1536, 49152, 64, 9, 3, ["Q4_1"]),
+        (2048, 8192, 128256, 64, 32, 8, ["F16", "Q8_0", "Q4_0"]),
+        (4096, 14336, 128256, 128, 32, 8, ["F16", "Q4_0"]),
+    ]:
+        for t, tok in itertools.product(types, [1, 8]):
+            print(f"CHECK_QKV(B, all, {t}, {t}, {dim}, {hd}, {h}, {kvh}, 16, "
+                  f"8, 8, 1, F16, {hd}, 0, 0, 0, {tok}, 0, 1, plain)")
+            print(f"CHECK_GATE_UP(B, all, {t}, {t}, SILU, {dim}, {ff}, {tok}, "
+                  "0, 0, plain)")
+            if tok == 1:
+                print(f"CHECK_NORM_LINEAR(B, all, {t}, {dim}, 1, {vocab}, "
+                      f"{tok}, 0, 0, 0, 1, plain)")
 
 
 MACROS = ["EMBED", "GATHER", "RMSNORM", "LINEAR", "ROPE", "COPY", "ACT", "ADD",
-          "TOPK", "SAMPLE", "ATTN"]
+          "TOPK", "SAMPLE", "ATTN", "NORM_LINEAR", "QKV", "GATE_UP"]
 
 print("""/* covering.def: the cases of folio-check, written by make_covering.py; not to
  * be edited. First field: S also in small runs, L in the full list only, B in
@@ -370,6 +447,7 @@ embed()
 linear()
 attention()
 sample()
+fused()
 bench()
 for m in MACROS:
     print(f"#undef CHECK_{m}")

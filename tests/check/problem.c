@@ -184,6 +184,25 @@ static void copy_slot(const ck_problem *p, const ck_slot *s, ck_problem *to,
     d->image = NULL;
 }
 
+/* The weights of a fused op are those of this copy. */
+static void bind_products(ck_problem *p)
+{
+    for (int i = 0; i < FOLIO_MAX_PRODUCTS; i++) {
+        p->fwv[i].view = (folio_view){0};
+        p->fw[i].views = &p->fwv[i];
+        if (p->op == FOLIO_OP_NORM_LINEAR)
+            p->args.norm_linear.part[i].w = &p->fw[i];
+    }
+    if (p->op == FOLIO_OP_QKV) {
+        p->args.qkv.wq = &p->fw[0];
+        p->args.qkv.wk = &p->fw[1];
+        p->args.qkv.wv = &p->fw[2];
+    } else if (p->op == FOLIO_OP_GATE_UP) {
+        p->args.gate_up.gate = &p->fw[0];
+        p->args.gate_up.up = &p->fw[1];
+    }
+}
+
 ck_problem *ck_problem_rows(const ck_problem *p, int first, int n)
 {
     ck_problem *to = must(folio_calloc(1, sizeof *to));
@@ -205,6 +224,7 @@ ck_problem *ck_problem_rows(const ck_problem *p, int first, int n)
         to->args.embed.w = &to->w;
     if (p->op == FOLIO_OP_LINEAR)
         to->args.linear.w = &to->w;
+    bind_products(to);
     ck_set_count(to, n);
     return to;
 }
@@ -244,6 +264,15 @@ void ck_set_count(ck_problem *p, int64_t n)
         break;
     case FOLIO_OP_SAMPLE:
         p->args.sample.n_rows = (int32_t)n;
+        break;
+    case FOLIO_OP_NORM_LINEAR:
+        p->args.norm_linear.n_tok = (int32_t)n;
+        break;
+    case FOLIO_OP_QKV:
+        p->args.qkv.n_tok = (int32_t)n;
+        break;
+    case FOLIO_OP_GATE_UP:
+        p->args.gate_up.n_tok = (int32_t)n;
         break;
     case FOLIO_OP_COUNT:
         break;

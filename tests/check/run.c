@@ -53,11 +53,12 @@ static bool on_this_side(const ck_ctx *c, const folio_variant *var)
     return var->where == (host ? FOLIO_ON_HOST : FOLIO_ON_CL);
 }
 
-/* What follows the first _ of a variant's name. */
+/* Whether a variant's name ends with _ and `pick`. */
 static bool is_called(const folio_variant *var, const char *pick)
 {
-    const char *end = strchr(var->name, '_');
-    return end && strcmp(end + 1, pick) == 0;
+    size_t n = strlen(var->name), end = strlen(pick);
+    return n > end && var->name[n - end - 1] == '_' &&
+           strcmp(var->name + n - end, pick) == 0;
 }
 
 /* On the host device every variant runs everything: nothing is built. */
@@ -131,6 +132,8 @@ static folio_status run_reference(ck_ctx *c, ck_problem *p)
     FOLIO_TRY(ck_place(p, c->host, false, &r));
     FOLIO_TRY(folio_op_check_shape(c->host, p->op, &p->args));
     FOLIO_TRY(folio_variant_open(c->host, ref, &prm, &p->args, &op));
+    ck_size_scratch(p, op);
+    FOLIO_TRY(ck_place(p, c->host, false, &r));
     FOLIO_TRY(ck_upload(p, c->host_q));
     FOLIO_TRY(folio_op_run(op, c->host_q, &p->args));
     FOLIO_TRY(ck_download(p, c->host_q, &got, &bad, why, sizeof why));
@@ -330,6 +333,8 @@ static void refuse_op(trial *t)
         refuse_kv(t, &p->args.rope.kv);
     if (p->op == FOLIO_OP_COPY_BLOCKS)
         refuse_kv(t, &p->args.copy.kv);
+    if (p->op == FOLIO_OP_QKV)
+        refuse_kv(t, &p->args.qkv.kv);
     if (p->op == FOLIO_OP_ATTN) {
         refuse_kv(t, &p->args.attn.kv);
         p->args.attn.sinks = p->args.attn.q;
@@ -514,7 +519,9 @@ static void dump_variant(ck_ctx *c, ck_problem *p, const folio_variant *var)
 {
     folio_op *op = NULL;
     folio_op_params prm = {.deterministic = false};
-    if (folio_variant_refuse(c->dev, var, &prm, &p->args))
+    /* What is made of other ops has no program of its own. */
+    if (var->fragments[0] == '\0' ||
+        folio_variant_refuse(c->dev, var, &prm, &p->args))
         return;
     folio_status st = folio_variant_open(c->dev, var, &prm, &p->args, &op);
     if (st == FOLIO_E_DEVICE)

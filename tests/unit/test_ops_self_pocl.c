@@ -75,7 +75,7 @@ static folio_variant silent_row(void)
     return (folio_variant){.op = FOLIO_OP_ADD,
                            .name = "add_silent",
                            .where = FOLIO_ON_CL,
-                           .fragments = "common.clh act.cl",
+                           .fragments = "common.clh act.clh act.cl",
                            .fns = &silent};
 }
 
@@ -191,6 +191,27 @@ Test(ops_self_pocl, every_row_passes, .timeout = 240)
                                                     .stride = 49152,
                                                     .n_edits = 100,
                                                     .n_slots = 8};
+    folio_weight wq = w, up = w;
+    wq.rows = 576;
+    const folio_norm_in in = {.dim = 576, .x_stride = 576, .eps = 1e-5f};
+    c[FOLIO_OP_NORM_LINEAR].norm_linear = (folio_norm_linear_args){
+        .in = in,
+        .gather = 1,
+        .part = {{.w = &w, .y_stride = 192}, {.w = &w, .y_stride = 192}},
+        .n_parts = 2,
+        .n_tok = 8};
+    c[FOLIO_OP_QKV].qkv = (folio_qkv_args){.in = in,
+                                           .wq = &wq,
+                                           .wk = &w,
+                                           .wv = &w,
+                                           .q_stride = 576,
+                                           .n_pos = 64,
+                                           .rot_dim = 64,
+                                           .n_tok = 8,
+                                           .heads = 9,
+                                           .kv = kv};
+    c[FOLIO_OP_GATE_UP].gate_up = (folio_gate_up_args){
+        .in = in, .gate = &w, .up = &up, .n_tok = 8, .out_stride = 192};
     open_lab(&l);
     size_t n, tested = 0;
     const folio_variant *rows = folio_variants(&n);
