@@ -180,7 +180,11 @@ folio_status folio_fused_open(folio_op *op, const void *args,
     size_t most = 0;
     list_parts(op, args, (folio_view){0}, &s);
     for (int i = 0; i < s.n; i++) {
-        const step *t = &s.step[i];
+        step *t = &s.step[i];
+        folio_kv_ref *kv = &t->a.rope.kv;
+        /* Planes without memory yet are absent to the parts. */
+        if (t->id == FOLIO_OP_ROPE_APPEND && !kv->k.buf[0])
+            kv->k.n_buf = kv->v.n_buf = 0;
         folio_status st =
             choice == FOLIO_PARTS_REF
                 ? folio_variant_open(op->dev, reference_of(t->id), &op->prm,

@@ -320,64 +320,60 @@ def sample():
 
 
 def fused():
-    # Type, dim, parts, rows, tokens, x pad, y pad, bias, gather.
+    # One shape of each runs in several batches through the same programs. Type,
+    # dim, parts, rows, tokens, x pad, y pad, bias, gather.
     for set_, pick, row in [
-        ("S", "all", "Q4_0, 64, 1, 37, 1, 0, 0, 0, 0, plain"),
-        ("S", "all", "Q4_0, 64, 2, 20, 3, 3, 5, 1, 0, plain"),
-        ("L", "all", "Q4_0, 352, 3, 37, 1, 3, 5, 1, 0, plain"),
-        ("L", "all", "Q4_0, 352, 3, 1, 2, 3, 5, 0, 0, plain"),
-        ("L", "all", "Q4_0, 352, 2, 130, 8, 0, 0, 1, 0, plain"),
-        ("L", "all", "Q4_0, 352, 1, 33, 5, 0, 5, 1, 1, plain"),
-        ("L", "all", "Q4_0, 352, 1, 33, 9, 0, 0, 0, 1, tiny"),
-        ("L", "all", "Q4_0, 352, 1, 33, 4, 1, 0, 0, 0, zero"),
-        ("L", "cpu", "F16, 67, 2, 33, 3, 0, 5, 0, 0, plain"),
-        ("L", "wg", "F32, 67, 2, 33, 3, 1, 0, 1, 0, huge"),
-        ("L", "wg", "F16, 67, 1, 5, 1, 0, 0, 1, 1, plain"),
-        ("L", "wg", "Q6_K, 256, 2, 37, 4, 0, 5, 0, 0, plain"),
-        ("L", "cpu", "Q8_0, 96, 3, 37, 3, 0, 5, 0, 0, plain"),
-        ("L", "wg", "Q4_1, 96, 3, 37, 1, 0, 5, 0, 0, plain"),
+        ("S", "all", "Q4_0, 96, 1, 37, 1, 0, 0, 0, 0, plain"),
+        ("S", "all", "Q4_0, 96, 2, 20, 3, 3, 5, 1, 0, plain"),
+        ("L", "all", "Q4_0, 96, 3, 37, 1, 3, 5, 1, 0, plain"),
+        ("L", "all", "Q4_0, 96, 3, 1, 2, 3, 5, 0, 0, plain"),
+        ("L", "cpu", "Q4_0, 96, 2, 130, 8, 0, 0, 1, 0, plain"),
+        ("L", "wg", "Q4_0, 96, 1, 33, 5, 0, 5, 1, 1, plain"),
+        ("L", "wg", "Q4_0, 96, 1, 33, 9, 0, 0, 0, 1, tiny"),
+        ("L", "all", "Q4_0, 96, 1, 33, 4, 1, 0, 0, 0, zero"),
+        ("L", "cpu", "F16, 67, 2, 33, 1, 0, 5, 0, 0, plain"),
+        ("L", "wg", "F32, 67, 2, 33, 2, 1, 0, 1, 0, huge"),
+        ("L", "wg", "Q6_K, 256, 2, 37, 1, 0, 5, 0, 1, plain"),
+        ("L", "cpu", "Q8_0, 576, 3, 37, 1, 0, 5, 0, 1, plain"),
     ]:
         print(f"CHECK_NORM_LINEAR({set_}, {pick}, {row})")
     # Types, dim; HD, H, KVH, BS, Xk, Xv, Yv, KV; rot, interleaved, head norm,
     # bias; tokens, pad, segs.
+    a = "Q4_0, Q4_0, 96, 16, 4, 2, 16, 8, 8, 1, F16, 16, 0"
     for set_, pick, row in [
         ("S", "all", "Q4_0, Q4_0, 64, 8, 3, 1, 4, 1, 0, 2, F32, "
          "4, 1, 0, 1, 3, 4, 4, plain"),
-        ("S", "all", "Q4_0, Q4_0, 96, 16, 4, 2, 16, 8, 8, 1, F16, "
-         "16, 0, 0, 0, 1, 0, 1, plain"),
-        ("L", "all", "Q4_0, Q4_0, 96, 16, 4, 2, 16, 8, 8, 1, F16, "
-         "16, 0, 0, 1, 8, 4, 1, plain"),
-        ("L", "all", "Q4_0, Q4_0, 96, 16, 4, 2, 16, 8, 8, 1, F16, "
-         "16, 0, 0, 1, 5, 4, 1, tiny"),
-        ("L", "all", "Q4_0, Q4_0, 96, 16, 4, 2, 16, 8, 8, 1, F16, "
-         "16, 0, 0, 1, 9, 0, 1, zero"),
-        ("L", "parts", "Q4_0, Q4_0, 96, 16, 4, 2, 16, 8, 8, 1, F16, "
-         "16, 0, 1, 1, 3, 0, 1, plain"),
+        ("S", "all", a + ", 0, 0, 1, 0, 1, plain"),
+        ("L", "all", a + ", 0, 1, 3, 4, 1, plain"),
+        ("L", "wg", a + ", 0, 1, 8, 4, 1, plain"),
+        ("L", "cpu", a + ", 0, 1, 5, 4, 1, tiny"),
+        ("L", "cpu", a + ", 0, 1, 9, 0, 1, zero"),
+        ("L", "parts", a + ", 1, 1, 3, 0, 1, plain"),
         ("L", "parts", "Q4_0, Q8_0, 96, 16, 4, 2, 16, 8, 8, 1, F16, "
          "16, 0, 0, 1, 3, 4, 1, plain"),
         ("L", "wg", "F16, F16, 67, 64, 9, 3, 16, 8, 8, 1, F16, "
-         "64, 0, 0, 0, 3, 4, 2, plain"),
+         "64, 0, 0, 0, 1, 4, 2, plain"),
         ("L", "cpu", "Q4_1, Q4_1, 576, 64, 9, 3, 16, 8, 0, 2, F16, "
-         "64, 1, 0, 0, 3, 0, 1, plain"),
+         "64, 1, 0, 0, 1, 0, 1, plain"),
         ("L", "wg", "Q8_0, Q8_0, 32, 256, 2, 1, 32, 8, 8, 1, F32, "
          "64, 0, 0, 1, 2, 0, 1, plain"),
         ("L", "cpu", "Q8_0, Q8_0, 32, 80, 3, 1, 1, 1, 0, 1, F16, "
-         "0, 0, 0, 1, 4, 0, 4, plain"),
+         "0, 0, 0, 1, 1, 0, 4, plain"),
     ]:
         print(f"CHECK_QKV({set_}, {pick}, {row})")
     # Types, activation, dim, rows, tokens, x pad, out pad.
     for set_, pick, row in [
-        ("S", "all", "Q4_0, Q4_0, SILU, 64, 37, 3, 1, 5, plain"),
-        ("S", "all", "Q4_0, Q4_0, SILU, 64, 40, 1, 0, 0, plain"),
-        ("L", "all", "Q4_0, Q4_0, SILU, 352, 130, 8, 1, 5, plain"),
-        ("L", "all", "Q4_0, Q4_0, SILU, 352, 1, 2, 0, 0, plain"),
-        ("L", "all", "Q4_0, Q4_0, SILU, 352, 33, 9, 0, 0, zero"),
-        ("L", "all", "Q4_0, Q4_0, SILU, 352, 65, 1, 0, 0, tiny"),
-        ("L", "parts", "Q4_0, Q8_0, SILU, 352, 65, 3, 3, 5, plain"),
-        ("L", "wg", "F16, F16, GELU_TANH, 67, 33, 3, 0, 3, plain"),
-        ("L", "cpu", "F32, F32, GELU_TANH, 67, 33, 3, 0, 3, plain"),
-        ("L", "wg", "Q4_K, Q4_K, SILU, 512, 33, 5, 0, 0, plain"),
-        ("L", "cpu", "Q8_0, Q8_0, SILU, 96, 33, 1, 0, 0, plain"),
+        ("S", "all", "Q4_0, Q4_0, SILU, 96, 37, 3, 1, 5, plain"),
+        ("S", "all", "Q4_0, Q4_0, SILU, 96, 40, 1, 0, 0, plain"),
+        ("L", "wg", "Q4_0, Q4_0, SILU, 96, 130, 8, 1, 5, plain"),
+        ("L", "all", "Q4_0, Q4_0, SILU, 96, 1, 2, 0, 0, plain"),
+        ("L", "cpu", "Q4_0, Q4_0, SILU, 96, 33, 9, 0, 0, zero"),
+        ("L", "all", "Q4_0, Q4_0, SILU, 96, 65, 1, 0, 0, tiny"),
+        ("L", "parts", "Q4_0, Q8_0, SILU, 96, 65, 3, 3, 5, plain"),
+        ("L", "wg", "F16, F16, GELU_TANH, 67, 33, 2, 0, 3, plain"),
+        ("L", "cpu", "F32, F32, GELU_TANH, 67, 33, 1, 0, 3, plain"),
+        ("L", "wg", "Q4_K, Q4_K, SILU, 512, 33, 1, 0, 0, plain"),
+        ("L", "cpu", "Q8_0, Q8_0, SILU, 576, 33, 1, 0, 0, plain"),
     ]:
         print(f"CHECK_GATE_UP({set_}, {pick}, {row})")
 
