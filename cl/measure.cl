@@ -57,10 +57,12 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void measure_fma(
 
 #ifdef MEASURE_MMA
 /* Eight independent products of 16 x 16 by 16 x 8 a warp, n times. */
+#define SUMS(c) float c##0 = 0, c##1 = 0, c##2 = 0, c##3 = 0
+#define ALL(c)  ((c##0 + c##1) + (c##2 + c##3))
 #define MMA(c)                                                                 \
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "          \
                  "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"       \
-                 : "+f"(c.x), "+f"(c.y), "+f"(c.z), "+f"(c.w)                  \
+                 : "+f"(c##0), "+f"(c##1), "+f"(c##2), "+f"(c##3)              \
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1))
 
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void measure_mma(
@@ -75,17 +77,25 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void measure_mma(
     const uint a3 = (r * 7u & 0x83ff83ffu) | 0x3c003c00u;
     const uint b0 = (r * 9u & 0x83ff83ffu) | 0x3c003c00u;
     const uint b1 = (r * 11u & 0x83ff83ffu) | 0x3c003c00u;
-    float4 c = (float4)(0), d = c, e = c, f = c, g = c, h = c, i = c, j = c;
+    SUMS(s);
+    SUMS(t);
+    SUMS(u);
+    SUMS(v);
+    SUMS(w);
+    SUMS(x);
+    SUMS(y);
+    SUMS(z);
     for (int k = 0; k < n; k++) {
-        MMA(c);
-        MMA(d);
-        MMA(e);
-        MMA(f);
-        MMA(g);
-        MMA(h);
-        MMA(i);
-        MMA(j);
+        MMA(s);
+        MMA(t);
+        MMA(u);
+        MMA(v);
+        MMA(w);
+        MMA(x);
+        MMA(y);
+        MMA(z);
     }
-    vstore4(((c + d) + (e + f)) + ((g + h) + (i + j)), get_global_id(0), out);
+    out[get_global_id(0)] = ((ALL(s) + ALL(t)) + (ALL(u) + ALL(v))) +
+                            ((ALL(w) + ALL(x)) + (ALL(y) + ALL(z)));
 }
 #endif
