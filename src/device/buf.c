@@ -75,6 +75,7 @@ static folio_status open_cl(folio_device *dev, folio_buf *b)
         b->mem = NULL;
         if (folio_cl_status(code) != FOLIO_E_NOMEM)
             return folio_device_cl_failed(dev, code, "clCreateBuffer");
+        atomic_store(&dev->starved, true);
         return folio_fail(&dev->log, FOLIO_E_NOMEM,
                           "device %s has no %s for a buffer: %s",
                           dev->info.name, folio_size_text(bytes).text,

@@ -711,7 +711,9 @@ folio_status folio_caps_find(folio_device *dev, const folio_found *found,
     /* The same folder: one warning is enough. */
     if (p->dev && atomic_load(&p->dev->cache.warned))
         atomic_store(&dev->cache.warned, true);
-    folio_device_cache_put(dev, "caps", &verdict, sizeof verdict);
+    /* What could not be tried today may be there tomorrow. */
+    if (!p->dev || !atomic_load(&p->dev->starved))
+        folio_device_cache_put(dev, "caps", &verdict, sizeof verdict);
 known:
     verdict.caps |= kind;
     log_caps(dev, verdict.caps);

@@ -531,6 +531,9 @@ folio_status folio_device_cl_failed(folio_device *dev, int code,
     folio_status st = folio_cl_status(code);
     if (folio_cl_is_fatal(code))
         atomic_store(&dev->dead, true);
+    /* Too large a launch is told as CL_OUT_OF_RESOURCES: that will not pass. */
+    if (st == FOLIO_E_NOMEM && code != CL_OUT_OF_RESOURCES)
+        atomic_store(&dev->starved, true);
     /* A driver that reports failure with the code of success. */
     if (st == FOLIO_OK)
         st = FOLIO_E_DEVICE;

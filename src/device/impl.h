@@ -79,6 +79,7 @@ struct folio_device {
     bool host;
     /* The context is lost: no OpenCL call any more, releases included. */
     atomic_bool dead;
+    atomic_bool starved; /* some call failed for want of memory */
     folio_device_info info;
     folio_log log;
     uint64_t caps;

@@ -18,6 +18,19 @@ static const folio_embedded_file *find_file(const char *name, size_t n)
     return NULL;
 }
 
+/* The first name that is no fragment's; NULL: all are known. */
+static const char *unknown_fragment(const char *fragments)
+{
+    for (const char *p = fragments + strspn(fragments, " "); *p;) {
+        size_t n = strcspn(p, " ");
+        if (!find_file(p, n))
+            return p;
+        p += n;
+        p += strspn(p, " ");
+    }
+    return NULL;
+}
+
 char *folio_kernel_source(const char *fragments)
 {
     size_t bytes = 1;
@@ -129,6 +142,8 @@ static void first_lines(char *text, int lines, size_t bytes)
 static folio_status report_build(folio_device *dev, const folio_program_text *t,
                                  cl_program program, cl_int code)
 {
+    if (folio_cl_is_fatal(code))
+        return folio_device_cl_failed(dev, code, t->label);
     char *text = program ? build_log(dev, program) : NULL;
     if (text)
         first_lines(text, 20, 2000);
@@ -139,10 +154,12 @@ static folio_status report_build(folio_device *dev, const folio_program_text *t,
                folio_cl_error_name(code), (int)code, text && *text ? "\n" : "",
                text ? text : "");
     free(text);
-    if (folio_cl_is_fatal(code))
-        atomic_store(&dev->dead, true);
-    return code == CL_OUT_OF_HOST_MEMORY && !program ? FOLIO_E_NOMEM
-                                                     : FOLIO_E_BUILD;
+    if (code != CL_OUT_OF_HOST_MEMORY &&
+        code != CL_MEM_OBJECT_ALLOCATION_FAILURE)
+        return FOLIO_E_BUILD;
+    /* Short of memory is no verdict on the text. */
+    atomic_store(&dev->starved, true);
+    return FOLIO_E_NOMEM;
 }
 
 static cl_int compile_once(folio_device *dev, const folio_program_text *t,
@@ -290,6 +307,11 @@ static cl_program load_binary(folio_device *dev, const folio_program_text *t,
     free(data);
     if (code == CL_SUCCESS && program)
         return program;
+    if (folio_cl_is_fatal(code)) {
+        const folio_status st = folio_device_cl_failed(dev, code, t->label);
+        (void)st; /* seen by the caller: the device is dead */
+        return NULL;
+    }
     folio_logf(&dev->log, FOLIO_LOG_DEBUG,
                "the driver does not take the cached binary of %s: %s; building "
                "it anew",
@@ -325,18 +347,22 @@ static folio_status find_or_build(folio_device *dev,
         if (p->program) {
             p->saved = true;
             *out = create_kernel(p->program, t->entry, &code);
-            if (!*out) {
+            if (!*out && !folio_cl_is_fatal(code)) {
                 clReleaseProgram(p->program);
                 p->program = NULL;
                 p->saved = false;
             }
         }
-        if (!p->program) {
-            folio_status st = build_source(dev, t, key, &p->program);
-            if (st != FOLIO_OK) {
-                free(p);
-                return st;
-            }
+        folio_status st = FOLIO_OK;
+        if (folio_device_is_dead(dev))
+            st = FOLIO_E_DEVICE;
+        else if (folio_cl_is_fatal(code))
+            st = report_build(dev, t, p->program, code);
+        else if (!p->program)
+            st = build_source(dev, t, key, &p->program);
+        if (st != FOLIO_OK) {
+            free(p);
+            return st;
         }
         p->next = dev->programs;
         dev->programs = p;
@@ -394,13 +420,16 @@ folio_status folio_kernel_open_at(folio_device *dev,
                           "kernel %s: options \"%s\" hold more than -D and "
                           "-cl flags, or relaxed arithmetic",
                           spec->entry, wanted);
+    const char *unknown = unknown_fragment(spec->fragments);
+    if (unknown)
+        return folio_fail(&dev->log, FOLIO_E_INVAL,
+                          "kernel %s: no fragment is called %.*s", spec->entry,
+                          (int)strcspn(unknown, " "), unknown);
     source = folio_kernel_source(spec->fragments);
     options = complete_options(dev, wanted);
     if (!source || !options)
-        FOLIO_TRY(folio_fail(&dev->log, options ? FOLIO_E_INVAL : FOLIO_E_NOMEM,
-                             "kernel %s: no such fragments as \"%s\", or no "
-                             "memory",
-                             spec->entry, spec->fragments));
+        FOLIO_TRY(folio_fail(&dev->log, FOLIO_E_NOMEM,
+                             "kernel %s: no memory for its text", spec->entry));
     FOLIO_TRY(folio_kernel_new(dev,
                                &(folio_program_text){.label = spec->fragments,
                                                      .source = source,

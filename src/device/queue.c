@@ -146,6 +146,8 @@ static void close_stage(folio_queue *q, folio_stage *s)
         if (clSetEventCallback(s->event, CL_COMPLETE, free_stage, s->data) ==
             CL_SUCCESS)
             clReleaseEvent(s->event);
+        else if (folio_queue_wait(q, s->event, "a copy") == FOLIO_OK)
+            free(s->data);
     }
     memset(s, 0, sizeof *s);
 }
@@ -258,8 +260,8 @@ static folio_status wait_all(folio_queue *q, const char *what)
 {
     cl_event mark = NULL;
     cl_int code = clEnqueueMarkerWithWaitList(q->queue, 0, NULL, &mark);
-    if (code != CL_SUCCESS)
-        return folio_queue_cl_failed(q, code, what, true);
+    if (code != CL_SUCCESS) /* nothing was waited for, nothing is known lost */
+        return folio_queue_cl_failed(q, code, what, false);
     FOLIO_RETURN_IF(folio_queue_wait(q, mark, what));
     q->since_flush = 0;
     q->since_mark = 0;

@@ -357,9 +357,11 @@ static void break_output(const folio_self_case *c, self_side *got,
     }
 }
 
+/* `lasting`: the verdict holds at the next start, too. The variant was just
+ * built for its caller: what does not build now may do so later. */
 static folio_status run_case(folio_device *dev, const folio_variant *var,
                              const folio_op_params *prm, folio_self_case *c,
-                             char why[FOLIO_SELF_WHY_MAX])
+                             char why[FOLIO_SELF_WHY_MAX], bool *lasting)
 {
     folio_status st = FOLIO_OK;
     folio_device *host = NULL;
@@ -370,6 +372,7 @@ static folio_status run_case(folio_device *dev, const folio_variant *var,
     FOLIO_TRY(open_reference_device(&host));
     FOLIO_TRY(run_side(c, host, ref, prm, &want));
     st = run_side(c, dev, var, prm, &got);
+    *lasting = st != FOLIO_E_BUILD;
     if (st == FOLIO_E_TOO_LARGE) {
         st = FOLIO_OK; /* this device has no room for the case */
     } else if (st == FOLIO_OK) {
@@ -410,8 +413,9 @@ folio_status folio_op_self_test(folio_device *dev, const folio_variant *var,
         !is_broken_on_purpose(var, prm) && verdict_name(var, prm, c, name);
     if (keeps && read_verdict(dev, name, why, &st))
         goto fail;
-    st = run_case(dev, var, prm, c, why);
-    if (keeps && (st == FOLIO_OK || st == FOLIO_E_BUILD))
+    bool lasting = false;
+    st = run_case(dev, var, prm, c, why, &lasting);
+    if (keeps && lasting && (st == FOLIO_OK || st == FOLIO_E_BUILD))
         keep_verdict(dev, name, st, why);
 fail:
     folio_self_case_fini(c);
