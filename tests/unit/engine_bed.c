@@ -136,16 +136,25 @@ static void note(eng *b, const folio_event *ev)
     a->end.text = NULL;
 }
 
-size_t eng_step(eng *b)
+folio_status eng_try(eng *b, size_t *n)
 {
     folio_event ev[128];
-    size_t n = 0;
-    const folio_status st = folio_engine_step(b->e, ev, FOLIO_COUNT(ev), &n);
-    cr_assert_eq(st, FOLIO_OK, "step: %s: %s", folio_status_name(st),
-                 b->tiny.ear.err);
-    for (size_t i = 0; i < n; i++)
+    *n = 0;
+    const folio_status st = folio_engine_step(b->e, ev, FOLIO_COUNT(ev), n);
+    if (st != FOLIO_OK)
+        return st;
+    for (size_t i = 0; i < *n; i++)
         note(b, &ev[i]);
     b->n_steps++;
+    return FOLIO_OK;
+}
+
+size_t eng_step(eng *b)
+{
+    size_t n;
+    const folio_status st = eng_try(b, &n);
+    cr_assert_eq(st, FOLIO_OK, "step: %s: %s", folio_status_name(st),
+                 b->tiny.ear.err);
     return n;
 }
 

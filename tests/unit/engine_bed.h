@@ -45,6 +45,8 @@ uint64_t eng_submit(eng *b, const int32_t *prompt, int32_t n, int32_t n_new);
 uint64_t eng_submit_as(eng *b, const folio_engine_request *r);
 /* One call of step, its events into the answers. Returns how many events. */
 size_t eng_step(eng *b);
+/* The same, where it may fail. */
+folio_status eng_try(eng *b, size_t *n);
 /* Until idle; fails after so many calls. */
 void eng_drain(eng *b, int max_steps);
 eng_answer *eng_find(eng *b, uint64_t request, int32_t completion);
