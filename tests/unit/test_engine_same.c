@@ -16,6 +16,7 @@ typedef struct ask {
 } ask;
 
 static eng b;
+static folio_engine_params base; /* what each comparison starts from */
 static ask asks[MANY];
 static uint64_t seed;
 
@@ -86,6 +87,7 @@ static void set_up_on(const char *device)
     if (!b.dev)
         return;
     b.p.max_ctx = 128;
+    base = b.p;
     make_asks();
     learn();
 }
@@ -112,20 +114,12 @@ static void all_at_once(const char *what)
     eng_at_rest(&b);
 }
 
-TestSuite(engine_same, .init = set_up, .fini = tear_down);
+/* ---- the comparisons ----------------------------------------------------- */
 
-Test(engine_same, sampled_texts_differ_and_greedy_ones_repeat)
-{
-    /* What the other tests compare must not be all the same. */
-    int differ = 0;
-    for (int i = 1; i < MANY; i++)
-        differ += memcmp(asks[0].want, asks[i].want, sizeof asks[0].want) != 0;
-    cr_assert_eq(differ, MANY - 1);
-}
-
-Test(engine_same, with_seven_others)
+static void with_seven_others(void)
 {
     for (int at = 0; at + 8 <= MANY; at += 8) {
+        b.p = base;
         b.p.n_blocks = 8 * 28;
         eng_open(&b);
         for (int i = at; i < at + 8; i++)
@@ -136,24 +130,26 @@ Test(engine_same, with_seven_others)
     }
 }
 
-Test(engine_same, batches_of_odd_sizes)
+static void batches_of_odd_sizes(void)
 {
     static const int32_t sizes[] = {1, 2, 3, 5, 7, 33};
     for (size_t i = 0; i < FOLIO_COUNT(sizes); i++) {
         char what[32];
         snprintf(what, sizeof what, "%d places", sizes[i]);
+        b.p = base;
         b.p.max_seqs = sizes[i];
         b.p.n_blocks = 32 * sizes[i];
         all_at_once(what);
     }
 }
 
-Test(engine_same, shuffled_arrivals)
+static void shuffled_arrivals(void)
 {
     for (int round = 0; round < 3; round++) {
         int order[MANY], left = MANY;
         for (int i = 0; i < MANY; i++)
             order[i] = i;
+        b.p = base;
         b.p.n_blocks = 100;
         eng_open(&b);
         while (left > 0 || !folio_engine_is_idle(b.e)) {
@@ -171,7 +167,7 @@ Test(engine_same, shuffled_arrivals)
     }
 }
 
-Test(engine_same, prompts_cut_anywhere)
+static void prompts_cut_anywhere(void)
 {
     static const int32_t budgets[] = {1, 7, 16, 64, 0};
     for (size_t i = 0; i < FOLIO_COUNT(budgets); i++)
@@ -179,6 +175,7 @@ Test(engine_same, prompts_cut_anywhere)
             char what[48];
             snprintf(what, sizeof what, "budget %d, cache %d", budgets[i],
                      cache);
+            b.p = base;
             b.p.max_seqs = budgets[i] ? FOLIO_MIN(budgets[i], 16) : 16;
             b.p.budget = budgets[i];
             b.p.chunking = budgets[i] != 0;
@@ -191,13 +188,14 @@ Test(engine_same, prompts_cut_anywhere)
         }
 }
 
-Test(engine_same, cramped_pools)
+static void cramped_pools(void)
 {
     static const int32_t pools[] = {28, 40, 64};
     for (size_t i = 0; i < FOLIO_COUNT(pools); i++)
         for (int cache = 0; cache <= 1; cache++) {
             char what[48];
             snprintf(what, sizeof what, "pool %d, cache %d", pools[i], cache);
+            b.p = base;
             b.p.max_ctx = 0;
             b.p.n_blocks = pools[i];
             b.p.prefix_cache = cache;
@@ -206,8 +204,9 @@ Test(engine_same, cramped_pools)
         }
 }
 
-Test(engine_same, twice_the_same_engine)
+static void twice_the_same_engine(void)
 {
+    b.p = base;
     eng_open(&b);
     for (int round = 0; round < 2; round++) {
         for (int i = 0; i < MANY; i++)
@@ -218,10 +217,55 @@ Test(engine_same, twice_the_same_engine)
     }
 }
 
+/* ---- on the host --------------------------------------------------------- */
+
+TestSuite(engine_same, .init = set_up, .fini = tear_down);
+
+Test(engine_same, sampled_texts_differ_and_greedy_ones_repeat)
+{
+    /* What the other tests compare must not be all the same. */
+    int differ = 0;
+    for (int i = 1; i < MANY; i++)
+        differ += memcmp(asks[0].want, asks[i].want, sizeof asks[0].want) != 0;
+    cr_assert_eq(differ, MANY - 1);
+}
+
+Test(engine_same, with_seven_others)
+{
+    with_seven_others();
+}
+
+Test(engine_same, batches_of_odd_sizes)
+{
+    batches_of_odd_sizes();
+}
+
+Test(engine_same, shuffled_arrivals)
+{
+    shuffled_arrivals();
+}
+
+Test(engine_same, prompts_cut_anywhere)
+{
+    prompts_cut_anywhere();
+}
+
+Test(engine_same, cramped_pools)
+{
+    cramped_pools();
+}
+
+Test(engine_same, twice_the_same_engine)
+{
+    twice_the_same_engine();
+}
+
+/* ---- on OpenCL ----------------------------------------------------------- */
+
 /* A suite of its own: the other one's set-up is for the host. */
 TestSuite(engine_same_cl, .fini = tear_down);
 
-Test(engine_same_cl, on_opencl)
+static void set_up_cl(void)
 {
     set_up_on("pocl");
     if (!b.dev) {
@@ -229,11 +273,25 @@ Test(engine_same_cl, on_opencl)
         cr_assert(!ci || strcmp(ci, "true"), "PoCL is not installed");
         cr_skip("PoCL is not installed");
     }
-    b.p.n_blocks = 120;
-    all_at_once("eight places");
-    b.p.budget = 16;
-    b.p.n_blocks = 40;
-    b.p.max_ctx = 0;
-    all_at_once("cramped, in pieces of 16");
-    cr_assert_gt(eng_stats(&b).preemptions, 0);
+}
+
+Test(engine_same_cl, neighbours_and_arrivals)
+{
+    set_up_cl();
+    with_seven_others();
+    batches_of_odd_sizes();
+    shuffled_arrivals();
+}
+
+Test(engine_same_cl, cuts)
+{
+    set_up_cl();
+    prompts_cut_anywhere();
+}
+
+Test(engine_same_cl, pools)
+{
+    set_up_cl();
+    cramped_pools();
+    twice_the_same_engine();
 }
