@@ -137,7 +137,7 @@ TestSuite(engine_rounds);
 
 Test(engine_rounds, fifty_on_the_host)
 {
-    rounds("host", 8192, (size_t)256 << 10);
+    rounds("host", 8192, (size_t)1 << 20);
 }
 
 Test(engine_rounds, fifty_on_opencl)
