@@ -18,7 +18,7 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void embed_group(
     const uint g = (uint)get_group_id(1) * WG + (uint)get_local_id(0);
     const int in_view = clamp(ids[tok], 0, all_rows - 1) - first_row;
     if (in_view >= 0 && in_view < rows && g < ((uint)cols + 31) / 32) {
-        __global const uchar *row = w + (ulong)in_view * row_bytes;
+        QROW row = QROW_AT(w, in_view, row_bytes, cols);
         out += tok * cols;
         if (32 * g + 32 <= (uint)cols) {
             float16 lo, hi;

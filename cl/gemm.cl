@@ -12,7 +12,7 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void gemm_widen(
     const int g = (int)get_global_id(0), row = (int)get_global_id(1);
     if (32 * g >= cols || row >= rows)
         return;
-    __global const uchar *wr = w + (ulong)row * row_bytes;
+    QROW wr = QROW_AT(w, row, row_bytes, cols);
     __global float *p = out + (ulong)row * (ulong)cols + 32 * g;
 #ifdef QUANT_PLAIN
     if (32 * g + 32 > cols) {

@@ -46,7 +46,7 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void linear_item(
     const int row = (int)get_global_id(0), t = (int)get_global_id(1);
     if (row >= rows || t >= n_tok)
         return;
-    __global const uchar *wr = w + (ulong)row * row_bytes;
+    QROW wr = QROW_AT(w, row, row_bytes, cols);
     __global const float *xt = x + (ulong)t * (ulong)x_stride;
     float16 acc = (float16)(0.0f), lo, hi;
     for (int g = 0; g < cols / 32; g++) {
@@ -77,12 +77,12 @@ __kernel void linear_cpu(LINEAR_ARGS)
     const int tok = (int)get_global_id(1) * NB;
     if (row >= rows || tok >= n_tok)
         return;
-    __global const uchar *wr[ROWS];
+    QROW wr[ROWS];
     __global const float *xt[NB];
     float16 acc[ROWS][NB], lo[ROWS], hi[ROWS];
 #pragma unroll
     for (int r = 0; r < ROWS; r++)
-        wr[r] = w + (ulong)min(row + r, rows - 1) * row_bytes;
+        wr[r] = QROW_AT(w, min(row + r, rows - 1), row_bytes, cols);
 #pragma unroll
     for (int t = 0; t < NB; t++)
         xt[t] = x + (ulong)min(tok + t, n_tok - 1) * (ulong)x_stride;
@@ -144,7 +144,7 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void linear_wg(
     const int lane = (int)(id % LANES);
     const int row = (int)get_group_id(0) * (WG / LANES) + (int)(id / LANES);
     const int tok = (int)get_group_id(1) * NB;
-    __global const uchar *wr = w + (ulong)min(row, rows - 1) * row_bytes;
+    QROW wr = QROW_AT(w, min(row, rows - 1), row_bytes, cols);
     __global const float *xt[NB];
     float4 acc[NB];
 #pragma unroll
@@ -254,9 +254,9 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void linear_tile(
         }
 #else
         for (uint i = id; i < BM; i += WG) {
-            const ulong at = (ulong)min(row + (int)i, rows - 1) * row_bytes;
+            QROW wr = QROW_AT(w, min(row + (int)i, rows - 1), row_bytes, cols);
             float16 lo, hi;
-            quant32(w + at, (ulong)(col / 32), &lo, &hi);
+            quant32(wr, (ulong)(col / 32), &lo, &hi);
             store_column(tw + i, lo);
             store_column(tw + 16 * PITCH_M + i, hi);
         }

@@ -159,6 +159,14 @@ char *folio_kernel_source(const char *fragments);
 /* True if the environment variable FOLIO_DISABLE (a list separated by commas)
  * names this variant: a support tool. */
 bool folio_variant_disabled(const char *name);
+/* The environment variable FOLIO_PACKING: how weights shall be stored on OpenCL
+ * devices; NULL = as the device likes best. A support tool. */
+const char *folio_packing_wish(void);
+/* A constant that a variant is built with: `usual`, or what the environment
+ * variable FOLIO_TUNE gives for it, "variant:NAME=number,NAME=number;variant:
+ * ..." (a support tool, and how constants are tried out). Read anew each time.
+ */
+int32_t folio_tuned(const char *variant, const char *name, int32_t usual);
 /* The list itself for the first who asks about this device, NULL for everyone
  * after and where there is none: to be looked through for wrong names once. */
 const char *folio_device_disable_list_once(folio_device *dev);

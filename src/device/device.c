@@ -143,6 +143,38 @@ bool folio_variant_disabled(const char *name)
     return false;
 }
 
+const char *folio_packing_wish(void)
+{
+    return env("FOLIO_PACKING");
+}
+
+/* Whether the text at p begins with `name` and then `end`. */
+static bool begins(const char *p, const char *name, char end)
+{
+    size_t n = strlen(name);
+    return strncmp(p, name, n) == 0 && p[n] == end;
+}
+
+int32_t folio_tuned(const char *variant, const char *name, int32_t usual)
+{
+    const char *p = env("FOLIO_TUNE");
+    for (; p && *p; p += strcspn(p, ";"), p += *p == ';') {
+        if (!begins(p, variant, ':'))
+            continue;
+        const char *end = p + strcspn(p, ";");
+        for (p += strlen(variant) + 1; p < end;
+             p += strcspn(p, ",;"), p += *p == ',') {
+            if (!begins(p, name, '='))
+                continue;
+            char *rest;
+            long v = strtol(p + strlen(name) + 1, &rest, 10);
+            bool whole = *rest == '\0' || *rest == ',' || *rest == ';';
+            return whole && v > 0 && v <= INT32_MAX ? (int32_t)v : usual;
+        }
+    }
+    return usual;
+}
+
 const char *folio_device_disable_list_once(folio_device *dev)
 {
     const char *list = env("FOLIO_DISABLE");

@@ -3,6 +3,8 @@
 
 #define TENSOR_ALIGN 256
 #define PIECE_BYTES  ((size_t)8 << 20)
+/* Bytes that one thread packs at a time. */
+#define GRAIN_BYTES ((size_t)128 << 10)
 
 typedef struct entry {
     folio_weight w;
@@ -20,7 +22,8 @@ struct folio_weights {
     size_t *buf_bytes;
     size_t n_buf;
     uint64_t bytes;
-    bool loaded;
+    bool loaded, packs;
+    folio_pack_hints hints;
 };
 
 folio_status folio_weights_open(folio_device *dev, folio_weights **out)
@@ -51,6 +54,24 @@ void folio_weights_close(folio_weights **pw)
     FOLIO_FREE(w->buf_bytes);
     folio_device_close(&w->dev);
     FOLIO_FREE(*pw);
+}
+
+void folio_weights_pack_for(folio_weights *w, const folio_pack_hints *hints)
+{
+    w->packs = true;
+    w->hints = *hints;
+}
+
+/* As the device likes it, where at least one group fits in a buffer. */
+static folio_packing choose_packing(const folio_weights *w,
+                                    const folio_weight_source *src)
+{
+    if (!w->packs)
+        return FOLIO_PACK_RAW;
+    folio_packing p =
+        folio_pack_choose(w->dev, src->type, src->rows, src->cols, &w->hints);
+    size_t group = folio_pack_group_bytes(p, src->type, src->cols);
+    return group <= folio_device_max_alloc(w->dev) ? p : FOLIO_PACK_RAW;
 }
 
 static folio_status add_entry(folio_weights *w, const folio_weight_source *src,
@@ -97,6 +118,7 @@ folio_status folio_weights_add(folio_weights *w, const folio_weight_source *src,
         }
     entry *e;
     FOLIO_RETURN_IF(add_entry(w, src, &e));
+    e->w.packing = choose_packing(w, src);
     *out = &e->w;
     return FOLIO_OK;
 }
@@ -161,34 +183,39 @@ static folio_status add_view(entry *e, int buf, size_t offset, int64_t first,
     return FOLIO_OK;
 }
 
-/* Places every tensor: whole where a buffer takes it, else in runs of rows. */
+/* Places every tensor: whole where a buffer takes it, else in runs of groups of
+ * rows. */
 static folio_status place_all(folio_weights *w)
 {
     size_t limit = folio_device_max_alloc(w->dev);
     for (size_t i = 0; i < w->n; i++) {
         entry *e = w->entries[i];
-        size_t row = folio_type_row_bytes(e->w.type, (uint64_t)e->w.cols);
-        if (row == 0 || row > limit)
+        size_t unit =
+            folio_pack_group_bytes(e->w.packing, e->w.type, e->w.cols);
+        int64_t group = folio_pack_group(e->w.packing);
+        if (unit == 0 || unit > limit)
             return folio_fail(folio_device_log(w->dev), FOLIO_E_TOO_LARGE,
                               "a weight row needs %zu bytes, the device "
                               "allows %zu per buffer",
-                              row, limit);
+                              unit, limit);
         int64_t first = 0;
         while (first < e->w.rows) {
-            size_t want = (size_t)(e->w.rows - first) * row;
+            size_t n = (size_t)folio_div_up(e->w.rows - first, group);
+            size_t want = n * unit;
             size_t used = w->n_buf ? w->buf_bytes[w->n_buf - 1] : limit;
             size_t at = folio_align_up(used, TENSOR_ALIGN);
             /* A tensor that fits in one buffer is never split. */
             bool whole = first == 0 && want <= limit;
             size_t room = at < limit ? limit - at : 0;
-            if (w->n_buf == 0 || room < row || (whole && room < want)) {
+            if (w->n_buf == 0 || room < unit || (whole && room < want)) {
                 FOLIO_RETURN_IF(new_buffer(w));
                 at = 0;
                 room = limit;
             }
-            int64_t rows = (int64_t)FOLIO_MIN(want / row, room / row);
+            n = FOLIO_MIN(n, room / unit);
+            int64_t rows = FOLIO_MIN((int64_t)n * group, e->w.rows - first);
             FOLIO_RETURN_IF(add_view(e, (int)w->n_buf - 1, at, first, rows));
-            w->buf_bytes[w->n_buf - 1] = at + (size_t)rows * row;
+            w->buf_bytes[w->n_buf - 1] = at + n * unit;
             first += rows;
         }
     }
@@ -212,34 +239,124 @@ static folio_status load_mapped(folio_weights *w)
     return FOLIO_OK;
 }
 
-static folio_status upload(folio_weights *w, folio_queue *q, entry *e,
-                           folio_weights_progress progress, void *user,
-                           uint64_t *done, uint64_t total)
+/* ---- load ------------------------------------------------------------------
+ */
+
+/* What a load holds: the queue, and where matrices are packed on their way. */
+typedef struct load {
+    folio_queue *q;
+    folio_thread_pool *pool;
+    uint8_t *piece;
+    folio_weights_progress progress;
+    void *user;
+    uint64_t done, total;
+} load;
+
+/* Groups of one piece of a matrix, for the threads. */
+typedef struct pack_job {
+    const folio_weight *w;
+    const uint8_t *src; /* the file's rows, from the piece's first */
+    int64_t rows;
+    uint8_t *dst;
+} pack_job;
+
+static void pack_groups(void *user, int64_t first, int64_t last, int thread)
+{
+    const pack_job *j = user;
+    (void)thread;
+    int64_t group = folio_pack_group(j->w->packing);
+    size_t row = folio_type_row_bytes(j->w->type, (uint64_t)j->w->cols);
+    size_t unit = folio_pack_group_bytes(j->w->packing, j->w->type, j->w->cols);
+    int64_t at = first * group, end = FOLIO_MIN(last * group, j->rows);
+    folio_pack_rows(j->w->packing, j->w->type, j->w->cols,
+                    j->src + (size_t)at * row, end - at,
+                    j->dst + (size_t)first * unit);
+}
+
+static folio_status send(load *l, folio_view to, const uint8_t *from,
+                         size_t bytes)
+{
+    FOLIO_RETURN_IF(folio_queue_write(l->q, to, from, bytes));
+    l->done += bytes;
+    return l->progress && l->progress(l->user, l->done, l->total)
+               ? FOLIO_E_CANCELED
+               : FOLIO_OK;
+}
+
+/* The rows of one view, in pieces of whole groups. */
+static folio_status upload_packed(load *l, const entry *e,
+                                  const folio_weight_view *v)
+{
+    const folio_weight *w = &e->w;
+    int64_t group = folio_pack_group(w->packing);
+    size_t row = folio_type_row_bytes(w->type, (uint64_t)w->cols);
+    size_t unit = folio_pack_group_bytes(w->packing, w->type, w->cols);
+    int64_t n_groups = folio_div_up(v->rows, group);
+    int64_t most = (int64_t)FOLIO_MAX(PIECE_BYTES / unit, 1);
+    int64_t grain = (int64_t)FOLIO_MAX(GRAIN_BYTES / unit, 1);
+    for (int64_t first = 0; first < n_groups; first += most) {
+        int64_t n = FOLIO_MIN(n_groups - first, most);
+        int64_t at = first * group;
+        pack_job job = {.w = w,
+                        .src = e->data + (size_t)(v->first_row + at) * row,
+                        .rows = FOLIO_MIN(n * group, v->rows - at),
+                        .dst = l->piece};
+        folio_parallel_for(l->pool, n, grain, pack_groups, &job);
+        FOLIO_RETURN_IF(send(l, folio_view_at(v->view, (size_t)first * unit),
+                             l->piece, (size_t)n * unit));
+    }
+    return FOLIO_OK;
+}
+
+static folio_status upload_raw(load *l, const entry *e,
+                               const folio_weight_view *v)
 {
     size_t row = folio_type_row_bytes(e->w.type, (uint64_t)e->w.cols);
+    const uint8_t *src = e->data + (size_t)v->first_row * row;
+    size_t bytes = (size_t)v->rows * row;
+    for (size_t at = 0; at < bytes; at += PIECE_BYTES)
+        FOLIO_RETURN_IF(send(l, folio_view_at(v->view, at), src + at,
+                             FOLIO_MIN(PIECE_BYTES, bytes - at)));
+    return FOLIO_OK;
+}
+
+static folio_status upload(folio_weights *w, load *l, entry *e)
+{
     for (int32_t i = 0; i < e->w.n_views; i++) {
         folio_weight_view *v = &e->views[i];
         v->view.buf = w->buf[e->view_buf[i]];
-        const uint8_t *src = e->data + (size_t)v->first_row * row;
-        size_t bytes = (size_t)v->rows * row;
-        for (size_t at = 0; at < bytes; at += PIECE_BYTES) {
-            size_t n = FOLIO_MIN(PIECE_BYTES, bytes - at);
-            FOLIO_RETURN_IF(
-                folio_queue_write(q, folio_view_at(v->view, at), src + at, n));
-            *done += n;
-            if (progress && progress(user, *done, total))
-                return FOLIO_E_CANCELED;
-        }
+        if (e->w.packing == FOLIO_PACK_RAW)
+            FOLIO_RETURN_IF(upload_raw(l, e, v));
+        else
+            FOLIO_RETURN_IF(upload_packed(l, e, v));
     }
     return FOLIO_OK;
+}
+
+/* Totals, and what packing needs if any matrix is packed. */
+static folio_status prepare(const folio_weights *w, load *l)
+{
+    size_t piece = 0;
+    for (size_t i = 0; i < w->n; i++) {
+        const folio_weight *m = &w->entries[i]->w;
+        l->total += folio_pack_bytes(m->packing, m->type, m->rows, m->cols);
+        if (m->packing != FOLIO_PACK_RAW)
+            piece = FOLIO_MAX(
+                piece, folio_pack_group_bytes(m->packing, m->type, m->cols));
+    }
+    if (piece == 0)
+        return FOLIO_OK;
+    l->piece = folio_calloc(FOLIO_MAX(piece, PIECE_BYTES), 1);
+    if (!l->piece)
+        return FOLIO_E_NOMEM;
+    return folio_thread_pool_open(0, &l->pool);
 }
 
 folio_status folio_weights_load(folio_weights *w,
                                 folio_weights_progress progress, void *user)
 {
     folio_status st;
-    folio_queue *q = NULL;
-    uint64_t total = 0, done = 0;
+    load l = {.progress = progress, .user = user};
     if (w->loaded)
         return FOLIO_E_INVAL;
     w->loaded = true;
@@ -256,16 +373,15 @@ folio_status folio_weights_load(folio_weights *w,
         FOLIO_RETURN_IF(folio_buf_open(w->dev, w->buf_bytes[b], &w->buf[b]));
         w->bytes += w->buf_bytes[b];
     }
+    FOLIO_TRY(prepare(w, &l));
+    FOLIO_TRY(folio_queue_open(w->dev, &l.q));
     for (size_t i = 0; i < w->n; i++)
-        total += (uint64_t)w->entries[i]->w.rows *
-                 folio_type_row_bytes(w->entries[i]->w.type,
-                                      (uint64_t)w->entries[i]->w.cols);
-    FOLIO_TRY(folio_queue_open(w->dev, &q));
-    for (size_t i = 0; i < w->n; i++)
-        FOLIO_TRY(upload(w, q, w->entries[i], progress, user, &done, total));
-    st = folio_queue_finish(q);
+        FOLIO_TRY(upload(w, &l, w->entries[i]));
+    st = folio_queue_finish(l.q);
 fail:
-    folio_queue_close(&q);
+    folio_queue_close(&l.q);
+    folio_thread_pool_close(&l.pool);
+    FOLIO_FREE(l.piece);
     return st;
 }
 

@@ -1,11 +1,12 @@
 /* mem/weights.h: the weights of a model on a device. Tensors are declared
  * first, then loaded together: on the host device they are read where the file
  * is mapped, elsewhere they are packed into as few buffers as the device's
- * limit allows, large matrices split by rows. Knows no architecture. */
+ * limit allows, large matrices split at groups of rows. Knows no architecture.
+ */
 #ifndef FOLIO_MEM_WEIGHTS_H
 #define FOLIO_MEM_WEIGHTS_H
 
-#include "ops/ops.h"
+#include "ops/pack.h"
 
 typedef struct folio_weights folio_weights;
 
@@ -24,6 +25,9 @@ folio_status folio_weights_open(folio_device *dev,
                                 folio_weights **out) FOLIO_NODISCARD;
 void folio_weights_close(folio_weights **w);
 
+/* Matrices declared from now on are stored as the device likes best for this
+ * use; without it as the file has them. */
+void folio_weights_pack_for(folio_weights *w, const folio_pack_hints *hints);
 /* Declares a matrix. *out is stable and owned by `w`; its views are valid
  * after the load. The same data declared twice is stored once. */
 folio_status folio_weights_add(folio_weights *w, const folio_weight_source *src,

@@ -158,6 +158,8 @@ static folio_status open_model(folio_device *dev, const char *path,
     m->exact = p->exact != 0;
     FOLIO_TRY(open_bytes(m, path, shape));
     FOLIO_TRY(folio_weights_open(dev, &m->weights));
+    folio_weights_pack_for(
+        m->weights, &(folio_pack_hints){p->max_seqs, p->max_tok, m->exact});
     FOLIO_TRY(describe(m));
     FOLIO_TRY(folio_weights_load(m->weights, p->progress, p->progress_user));
     if (m->image && !folio_device_is_host(dev)) {

@@ -5,6 +5,7 @@
 #include "ops/attn_plan.h"
 #include "ops/choose.h"
 #include "ops/op_check.h"
+#include "ops/pack.h"
 #include "ops/sample_row.h"
 
 #include <inttypes.h>
@@ -136,25 +137,6 @@ static folio_status check_alias(const check *c, const char *out_field,
 /* ---- weights and KV -------------------------------------------------------
  */
 
-/* Alignment that the type's own fields need inside a row of blocks. */
-static size_t weight_align(folio_type type)
-{
-    switch (type) {
-    case FOLIO_TYPE_F32:
-    case FOLIO_TYPE_Q4_1:
-    case FOLIO_TYPE_Q5_1:
-    case FOLIO_TYPE_Q2_K:
-    case FOLIO_TYPE_Q4_K:
-    case FOLIO_TYPE_Q5_K:
-    case FOLIO_TYPE_IQ4_XS:
-        return 4; /* kernels read such rows as words */
-    case FOLIO_TYPE_MXFP4:
-        return 1;
-    default:
-        return 2;
-    }
-}
-
 static folio_status check_weight(const check *c, const folio_weight *w)
 {
     if (!w)
@@ -163,7 +145,8 @@ static folio_status check_weight(const check *c, const folio_weight *w)
     if (!folio_dequant_knows(w->type))
         return FAIL(c, FOLIO_E_UNSUPPORTED, "%s: w has type %s (%d)", c->op,
                     info ? info->name : "unknown", (int)w->type);
-    if (w->packing != FOLIO_PACK_RAW)
+    const char *packing = folio_pack_name(w->packing);
+    if (!packing)
         return FAIL(c, FOLIO_E_UNSUPPORTED, "%s: w has packing %d", c->op,
                     (int)w->packing);
     FOLIO_RETURN_IF(check_range(c, "w.rows", w->rows, 1, INT32_MAX));
@@ -174,6 +157,11 @@ static folio_status check_weight(const check *c, const folio_weight *w)
                     "%s: w.cols %" PRId64 " is not a multiple of the %u values "
                     "of a %s block",
                     c->op, w->cols, (unsigned)info->block_values, info->name);
+    if (!folio_pack_takes(w->packing, w->type, w->cols))
+        return FAIL(c, FOLIO_E_UNSUPPORTED,
+                    "%s: w has packing %s, which does not hold %" PRId64
+                    " columns of %s",
+                    c->op, packing, w->cols, info->name);
     if (c->empty || (!c->bound && w->n_views == 0))
         return FOLIO_OK;
     if (w->n_views < 1 || !w->views)
@@ -188,9 +176,15 @@ static folio_status check_weight(const check *c, const folio_weight *w)
                         " + %" PRId64 ", expected from %" PRId64
                         " within %" PRId64,
                         c->op, i, v->first_row, v->rows, next, w->rows);
+        if (v->first_row % folio_pack_group(w->packing) != 0)
+            return FAIL(c, FOLIO_E_INVAL,
+                        "%s: w.views[%" PRId32 "] begins at row %" PRId64
+                        ", inside a group of %" PRId64 " rows (%s)",
+                        c->op, i, v->first_row, folio_pack_group(w->packing),
+                        packing);
         next += v->rows;
-        size_t need;
-        if (!folio_mul_size((size_t)v->rows, row_bytes, &need))
+        size_t need = folio_pack_bytes(w->packing, w->type, v->rows, w->cols);
+        if (need == 0)
             return FAIL(c, FOLIO_E_RANGE,
                         "%s: w.views[%" PRId32 "] does not fit size_t", c->op,
                         i);
@@ -198,7 +192,7 @@ static folio_status check_weight(const check *c, const folio_weight *w)
             return FAIL(c, FOLIO_E_INVAL, "%s: w.views[%" PRId32 "] is absent",
                         c->op, i);
         FOLIO_RETURN_IF(check_buf(c, "w", v->view.buf, v->view.offset, need,
-                                  weight_align(w->type)));
+                                  folio_pack_align(w->packing, w->type)));
     }
     if (next != w->rows)
         return FAIL(c, FOLIO_E_INVAL,

@@ -21,8 +21,13 @@
  */
 
 /* How a matrix is stored on the device. RAW is the file's own order: rows of
- * blocks, each row folio_type_row_bytes long, rows back to back. */
-typedef enum folio_packing { FOLIO_PACK_RAW = 0 } folio_packing;
+ * blocks, each row folio_type_row_bytes long, rows back to back. The others
+ * are described in pack.h. */
+typedef enum folio_packing {
+    FOLIO_PACK_RAW = 0,
+    FOLIO_PACK_RG16,  /* groups of 16 rows, interleaved */
+    FOLIO_PACK_TILE16 /* F16 tiles of 128 x 64, swizzled */
+} folio_packing;
 
 typedef struct folio_weight_view {
     folio_view view; /* of row first_row */
@@ -30,7 +35,8 @@ typedef struct folio_weight_view {
 } folio_weight_view;
 
 /* A matrix [rows, cols]; y = W x has `rows` outputs. Split into several views
- * where one buffer may not be that large; views are in row order, whole. */
+ * where one buffer may not be that large; views are in row order, whole, and
+ * begin at a group of the packing. */
 typedef struct folio_weight {
     folio_type type;
     folio_packing packing;
@@ -428,8 +434,11 @@ void folio_dequant(folio_type type, const void *blocks, int64_t n_values,
                    float *out);
 /* True for the types folio_dequant and linear know. */
 bool folio_dequant_knows(folio_type type);
-/* Start of the stored bytes of row `row` (RAW) on the host device. */
-const uint8_t *folio_weight_row_host(const folio_weight *w, int64_t row);
+/* The blocks of columns [col, col + n) of row `row` on the host device, in the
+ * file's form: where they are stored (RAW), else put together in `room`, which
+ * takes folio_type_row_bytes(n) bytes. col and n are whole blocks. */
+const uint8_t *folio_weight_blocks_host(const folio_weight *w, int64_t row,
+                                        int64_t col, int64_t n, uint8_t *room);
 /* Row `row` of a weight on the host device, whatever its packing. */
 void folio_weight_row(const folio_weight *w, int64_t row, float *out);
 

@@ -4,6 +4,7 @@
 #include "base/half.h"
 #include "base/rng.h"
 #include "ops/kv_host.h"
+#include "ops/pack.h"
 #include "ops/sample_row.h"
 
 #include <math.h>
@@ -164,24 +165,35 @@ static void add_ints(folio_self_case *c, folio_view *v, const int32_t *values,
         memcpy(p, values, (size_t)n * 4);
 }
 
-static const folio_weight *add_weight(folio_self_case *c, folio_type type,
-                                      int64_t rows, int64_t cols)
+/* The first `rows` rows of a matrix like `w`. */
+static const folio_weight *add_weight(folio_self_case *c, const folio_weight *w,
+                                      int64_t rows)
 {
-    size_t bytes = (size_t)rows * folio_type_row_bytes(type, (uint64_t)cols);
+    size_t raw =
+        (size_t)rows * folio_type_row_bytes(w->type, (uint64_t)w->cols);
+    size_t bytes = folio_pack_bytes(w->packing, w->type, rows, w->cols);
     int i = c->n_weights++;
     c->weight_view[i] = (folio_weight_view){.rows = rows};
-    c->weight[i] = (folio_weight){.type = type,
+    c->weight[i] = (folio_weight){.type = w->type,
+                                  .packing = w->packing,
                                   .rows = rows,
-                                  .cols = cols,
+                                  .cols = w->cols,
                                   .views = &c->weight_view[i],
                                   .n_views = 1};
-    sign(c, type);
+    sign(c, w->type);
+    sign(c, w->packing);
     sign(c, rows);
-    sign(c, cols);
+    sign(c, w->cols);
+    uint8_t *file = folio_calloc(raw, 1);
     void *p = add_array(c, &c->weight_view[i].view.buf, bytes, FOLIO_SELF_BYTES,
-                        false, cols);
-    if (p)
-        folio_self_blocks(type, rows * cols, 0.125f, c->seed + (uint64_t)i, p);
+                        false, w->cols);
+    c->failed |= !file;
+    if (p && file) {
+        folio_self_blocks(w->type, rows * w->cols, 0.125f,
+                          c->seed + (uint64_t)i, file);
+        folio_pack_rows(w->packing, w->type, w->cols, file, rows, p);
+    }
+    free(file);
     return &c->weight[i];
 }
 
@@ -286,7 +298,7 @@ static void init_embed(folio_self_case *c, const folio_embed_args *a)
     folio_embed_args *e = &c->args.embed;
     *e = (folio_embed_args){.scale = a->scale};
     e->n_tok = FOLIO_MIN(a->n_tok, 3);
-    e->w = add_weight(c, a->w->type, 5, a->w->cols);
+    e->w = add_weight(c, a->w, 5);
     add_ints(c, &e->ids, ids, e->n_tok);
     add_poison(c, &e->out, e->n_tok * a->w->cols, FOLIO_SELF_F32, a->w->cols);
 }
@@ -343,7 +355,7 @@ static bool init_linear(folio_self_case *c, const folio_linear_args *a,
     l->x_stride = (int32_t)a->w->cols;
     l->y_stride = (int32_t)rows;
     sign(c, a->accumulate);
-    l->w = add_weight(c, a->w->type, rows, a->w->cols);
+    l->w = add_weight(c, a->w, rows);
     add_floats(c, &l->x, l->n_tok * a->w->cols, false, a->w->cols);
     add_floats(c, &l->bias, rows, false, rows);
     if (a->accumulate)
@@ -602,7 +614,7 @@ static void init_norm_linear(folio_self_case *c,
         const folio_weight *w = a->part[i].w;
         int64_t rows = FOLIO_MIN(w->rows, FUSED_ROWS - i);
         folio_product *p = &l->part[i];
-        p->w = add_weight(c, w->type, rows, w->cols);
+        p->w = add_weight(c, w, rows);
         p->y_stride = (int32_t)rows;
         add_floats(c, &p->bias, rows, false, rows);
         add_poison(c, &p->y, l->n_tok * rows, FOLIO_SELF_F32, rows);
@@ -631,9 +643,9 @@ static void init_qkv(folio_self_case *c, const folio_qkv_args *a)
     sign(c, a->heads);
     init_in(c, &a->in, &k->in, k->n_tok);
     init_kv(c, kv, 3, true);
-    k->wq = add_weight(c, a->wq->type, a->wq->rows, a->wq->cols);
-    k->wk = add_weight(c, a->wk->type, a->wk->rows, a->wk->cols);
-    k->wv = add_weight(c, a->wv->type, a->wv->rows, a->wv->cols);
+    k->wq = add_weight(c, a->wq, a->wq->rows);
+    k->wk = add_weight(c, a->wk, a->wk->rows);
+    k->wv = add_weight(c, a->wv, a->wv->rows);
     add_floats(c, &k->bq, a->wq->rows, false, a->wq->rows);
     add_floats(c, &k->bk, a->wk->rows, false, a->wk->rows);
     add_floats(c, &k->bv, a->wv->rows, false, a->wv->rows);
@@ -659,8 +671,8 @@ static void init_gate_up(folio_self_case *c, const folio_gate_up_args *a)
     g->n_tok = FOLIO_MIN(a->n_tok, 3);
     sign(c, a->act);
     init_in(c, &a->in, &g->in, g->n_tok);
-    g->gate = add_weight(c, a->gate->type, rows, a->gate->cols);
-    g->up = add_weight(c, a->up->type, rows, a->up->cols);
+    g->gate = add_weight(c, a->gate, rows);
+    g->up = add_weight(c, a->up, rows);
     add_poison(c, &g->out, g->n_tok * rows, FOLIO_SELF_F32, rows);
     c->scratch = &g->scratch;
 }

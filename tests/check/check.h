@@ -77,6 +77,7 @@ typedef struct ck_problem {
     folio_weight_view wv[4];
     folio_weight fw[FOLIO_MAX_PRODUCTS]; /* of a fused op */
     folio_weight_view fwv[FOLIO_MAX_PRODUCTS];
+    folio_packing packing; /* of w, once ck_pack_weight was called */
     ck_batch batch;
 } ck_problem;
 
@@ -284,9 +285,13 @@ void ck_gate_up(ck_ctx *c);
 void ck_fill_weights(ck_rng *r, folio_type type, uint8_t *p, size_t bytes,
                      bool tiny);
 size_t ck_weight_align(folio_type type);
-/* A weight of random blocks in n_views slots, bound to p->w. */
-void ck_add_weight(ck_problem *p, ck_rng *r, folio_type type, int64_t rows,
-                   int64_t cols, int n_views, bool tiny);
+/* A weight of random blocks, RAW, in at most n_views slots that begin at groups
+ * of `packing`, bound to p->w. */
+void ck_add_weight(ck_problem *p, ck_rng *r, folio_type type,
+                   folio_packing packing, int64_t rows, int64_t cols,
+                   int n_views, bool tiny);
+/* Brings it into p->packing. */
+void ck_pack_weight(ck_problem *p);
 
 /* The K and V planes of a pool in `segs` buffers each, every element NaN. */
 typedef struct ck_pool {
@@ -314,7 +319,7 @@ ck_problem *ck_attn_moved(const ck_problem *p, ck_rng *r);
  */
 
 /* The most that one configuration may build from the covering list. */
-#define CK_MAX_PROGRAMS 200
+#define CK_MAX_PROGRAMS 260
 int ck_programs_count(void);
 /* From now on kernels are not built but written to `dir`. */
 void ck_programs_dump(const char *dir);

@@ -226,6 +226,49 @@ def linear():
         one("L", "all", "Q4_0", [2, 9][rand(2)])
 
 
+# Packings and the types that each takes.
+PACKED = [("RG16", "F16"), ("RG16", "Q8_0"), ("RG16", "Q4_0"),
+          ("RG16", "Q4_1"), ("TILE16", "F16")]
+
+
+def packed():
+    """Weights that are not in the file's order: every reader of rows, by types;
+    the kernels made for a packing, by tokens as well. Columns decide how these
+    are compiled: one number for each of them, others for one type."""
+    run = {"rows": [1, 16, 33, 130, 300], "xpad": [0, 4], "ypad": [0, 5],
+           "bias": [0, 1], "acc": [0, 1], "views": [1, 2], "tok": [1, 3, 8]}
+    cover = Cover(run)
+
+    def one(set_, pick, packing, t, cols, fill="plain", **fixed):
+        row = cover.best(fixed)
+        cover.add(row)
+        emit("PACKED", set_, pick, t, packing, row["rows"], cols, row["tok"],
+             row["xpad"], row["ypad"], row["bias"], row["acc"], row["views"],
+             fill)
+
+    for i, (packing, t) in enumerate(PACKED):
+        cols = [64, 576, 192] if packing == "TILE16" else [32, 608, 1056]
+        one("S" if i == 2 else "L", "item", packing, t, cols[0], tok=2)
+        one("L", ["wg", "cpu", "tile"][i % 3], packing, t, cols[1],
+            tok=[3, 1, 17][i % 3])
+        for pick in ["gemv", "gemv_i8"]:
+            if pick == "gemv_i8" and t == "F16":
+                continue
+            for tok in [1, 2, 3, 8]:
+                one("S" if tok == 3 else "L", pick, packing, t, cols[i % 3],
+                    tok=tok)
+            one("L", pick, packing, t, cols[i % 3], "tiny")
+            one("L", pick, packing, t, cols[i % 3], "zero")
+            for n in cols:
+                if t == "Q4_0" or packing == "TILE16":
+                    one("L", pick, packing, t, n, tok=1)
+        emit("PACKED_EMBED", "S" if i == 0 else "L", t, packing,
+             [40, 130, 7][i % 3], [64, 192][i % 2], [1, 3, 18][i % 3],
+             [1, 2][i % 2], "plain")
+    while cover.left:
+        one("L", ["gemv", "gemv_i8"][rand(2)], "RG16", "Q4_0", 1056)
+
+
 def embed():
     for i, t in enumerate(TYPES):
         set_ = "S" if t in ["Q4_K", "F16"] else "L"
@@ -392,6 +435,16 @@ def bench():
                 continue
             emit("LINEAR", "B", "all", t, rows, cols, tok, 0, 0, 0, 0, 1,
                  "plain")
+    # Llama-3.2-1B and 3.1-8B: attention, feed-forward, head; as kernels for one
+    # packing read them.
+    for rows, cols in [(2048, 2048), (8192, 2048), (2048, 8192), (4096, 4096),
+                       (14336, 4096), (4096, 14336), (128256, 2048)]:
+        for packing, t in PACKED:
+            if t == "Q4_1":
+                continue
+            for tok in ([1, 8] if rows < 128256 else [1]):
+                emit("PACKED", "B", "all", t, packing, rows, cols, tok, 0, 0, 0,
+                     0, 1, "plain")
     # Heads, KV heads, head size: decode at several loads, then whole prompts.
     for kvh, g, hd in [(3, 3, 64), (8, 4, 64), (8, 4, 128)]:
         row = {"pick": "all", "hd": hd, "g": g, "kvh": kvh, "bs": 16,
@@ -429,7 +482,8 @@ def bench():
 
 
 MACROS = ["EMBED", "GATHER", "RMSNORM", "LINEAR", "ROPE", "COPY", "ACT", "ADD",
-          "TOPK", "SAMPLE", "ATTN", "NORM_LINEAR", "QKV", "GATE_UP"]
+          "TOPK", "SAMPLE", "ATTN", "NORM_LINEAR", "QKV", "GATE_UP", "PACKED",
+          "PACKED_EMBED"]
 
 print("""/* covering.def: the cases of folio-check, written by make_covering.py; not to
  * be edited. First field: S also in small runs, L in the full list only, B in
@@ -445,5 +499,6 @@ attention()
 sample()
 fused()
 bench()
+packed()
 for m in MACROS:
     print(f"#undef CHECK_{m}")

@@ -3,25 +3,33 @@
 
 #include <stdio.h>
 
+#include "ops/pack.h"
+
 typedef struct embed_case {
     ck_set set;
     folio_type type;
     int rows, cols, tok, views;
     ck_fill_kind fill;
+    folio_packing packing;
 } embed_case;
 
 static const embed_case embed_cases[] = {
 #define CHECK_EMBED(set, type, rows, cols, tok, views, fill)                   \
-    {CK_SET_##set, FOLIO_TYPE_##type, rows, cols, tok, views, CK_FILL_##fill},
+    {CK_SET_##set, FOLIO_TYPE_##type, rows, cols, tok,                         \
+     views,        CK_FILL_##fill,    0},
+#define CHECK_PACKED_EMBED(set, type, packing, rows, cols, tok, views, fill)   \
+    {CK_SET_##set,   FOLIO_TYPE_##type,   rows, cols, tok, views,              \
+     CK_FILL_##fill, FOLIO_PACK_##packing},
 #include "check/covering.def"
 };
 
 static void embed_one(ck_ctx *c, const embed_case *e)
 {
     char name[120];
-    snprintf(name, sizeof name, "embed %s %dx%d tok %d views %d %s",
-             folio_type_find((uint32_t)e->type)->name, e->rows, e->cols, e->tok,
-             e->views, ck_fill_name(e->fill));
+    snprintf(name, sizeof name, "embed %s%s%s %dx%d tok %d views %d %s",
+             folio_type_find((uint32_t)e->type)->name, e->packing ? " " : "",
+             e->packing ? folio_pack_name(e->packing) : "", e->rows, e->cols,
+             e->tok, e->views, ck_fill_name(e->fill));
     if (!ck_wanted(c, FOLIO_OP_EMBED, name))
         return;
     ck_rng r = ck_rng_make(c->seed, name);
@@ -39,8 +47,9 @@ static void embed_one(ck_ctx *c, const embed_case *e)
     ck_i32(ids)[0] = e->rows - 1;
     if (e->tok > 2)
         ck_i32(ids)[1] = ck_i32(ids)[2] = 0;
-    ck_add_weight(p, &r, e->type, e->rows, e->cols, e->views,
+    ck_add_weight(p, &r, e->type, e->packing, e->rows, e->cols, e->views,
                   e->fill == CK_FILL_tiny);
+    ck_pack_weight(p);
     ck_slot_add_rows(p, "out", CK_OUT, CK_F32, (size_t)e->tok, (size_t)e->cols,
                      (size_t)e->cols, &a->out);
     ck_judge(c, p);

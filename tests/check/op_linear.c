@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/half.h"
+#include "ops/pack.h"
 
 /* ---- weights --------------------------------------------------------------
  */
@@ -13,20 +14,7 @@
 /* As the check of arguments demands it. */
 size_t ck_weight_align(folio_type type)
 {
-    switch (type) {
-    case FOLIO_TYPE_F32:
-    case FOLIO_TYPE_Q4_1:
-    case FOLIO_TYPE_Q5_1:
-    case FOLIO_TYPE_Q2_K:
-    case FOLIO_TYPE_Q4_K:
-    case FOLIO_TYPE_Q5_K:
-    case FOLIO_TYPE_IQ4_XS:
-        return 4;
-    case FOLIO_TYPE_MXFP4:
-        return 1;
-    default:
-        return 2;
-    }
+    return folio_pack_align(FOLIO_PACK_RAW, type);
 }
 
 /* Places of the half scales in a block; -1 ends the list. */
@@ -90,22 +78,19 @@ void ck_fill_weights(ck_rng *r, folio_type type, uint8_t *p, size_t bytes,
     }
 }
 
-void ck_add_weight(ck_problem *p, ck_rng *r, folio_type type, int64_t rows,
-                   int64_t cols, int n_views, bool tiny)
+void ck_add_weight(ck_problem *p, ck_rng *r, folio_type type,
+                   folio_packing packing, int64_t rows, int64_t cols,
+                   int n_views, bool tiny)
 {
     static const char *const names[] = {"w", "w 1", "w 2", "w 3"};
     size_t row_bytes = folio_type_row_bytes(type, (uint64_t)cols);
-    p->w = (folio_weight){.type = type,
-                          .packing = FOLIO_PACK_RAW,
-                          .rows = rows,
-                          .cols = cols,
-                          .views = p->wv,
-                          .n_views = n_views};
-    int64_t first = 0;
-    for (int i = 0; i < n_views; i++) {
-        /* Uneven parts. */
-        int64_t n =
-            i + 1 < n_views ? FOLIO_MAX((rows - first) / 3, 1) : rows - first;
+    int64_t group = folio_pack_group(packing), first = 0;
+    int i = 0;
+    for (; first < rows; i++) {
+        /* Uneven parts of whole groups. */
+        int64_t n = rows - first;
+        if (i + 1 < n_views)
+            n = FOLIO_MIN(n, FOLIO_MAX(n / 3 / group, 1) * group);
         p->wv[i] = (folio_weight_view){.first_row = first, .rows = n};
         ck_slot *s = ck_slot_add(p, names[i], CK_IN, CK_BYTES,
                                  (size_t)n * row_bytes, &p->wv[i].view);
@@ -113,6 +98,38 @@ void ck_add_weight(ck_problem *p, ck_rng *r, folio_type type, int64_t rows,
         ck_fill_weights(r, type, s->init, s->bytes, tiny);
         first += n;
     }
+    p->packing = packing;
+    p->w = (folio_weight){.type = type,
+                          .packing = FOLIO_PACK_RAW,
+                          .rows = rows,
+                          .cols = cols,
+                          .views = p->wv,
+                          .n_views = i};
+}
+
+void ck_pack_weight(ck_problem *p)
+{
+    const folio_weight *w = &p->w;
+    if (w->packing == p->packing)
+        return;
+    for (int i = 0; i < p->n_slots; i++) {
+        ck_slot *s = &p->slot[i];
+        for (int32_t v = 0; v < w->n_views; v++) {
+            if (s->into != &p->wv[v].view)
+                continue;
+            size_t bytes =
+                folio_pack_bytes(p->packing, w->type, p->wv[v].rows, w->cols);
+            uint8_t *packed = folio_calloc(bytes, 1);
+            if (!packed)
+                continue; /* stays RAW, and so wrong: the check fails */
+            folio_pack_rows(p->packing, w->type, w->cols, s->init,
+                            p->wv[v].rows, packed);
+            ck_slot_set(s, packed, bytes);
+            s->align = folio_pack_align(p->packing, w->type);
+            free(packed);
+        }
+    }
+    p->w.packing = p->packing;
 }
 
 /* ---- linear ---------------------------------------------------------------
@@ -125,13 +142,41 @@ typedef struct linear_case {
     int rows, cols, tok, x_pad, y_pad;
     int bias, accumulate, views;
     ck_fill_kind fill;
+    folio_packing packing;
 } linear_case;
 
 static const linear_case linear_cases[] = {
 #define CHECK_LINEAR(set, pick, type, rows, cols, tok, x_pad, y_pad, bias,     \
                      accumulate, views, fill)                                  \
-    {CK_SET_##set, #pick, FOLIO_TYPE_##type, rows,  cols,          tok, x_pad, \
-     y_pad,        bias,  accumulate,        views, CK_FILL_##fill},
+    {                                                                          \
+        CK_SET_##set,                                                          \
+        #pick,                                                                 \
+        FOLIO_TYPE_##type,                                                     \
+        rows,                                                                  \
+        cols,                                                                  \
+        tok,                                                                   \
+        x_pad,                                                                 \
+        y_pad,                                                                 \
+        bias,                                                                  \
+        accumulate,                                                            \
+        views,                                                                 \
+        CK_FILL_##fill,                                                        \
+        0},
+#define CHECK_PACKED(set, pick, type, packing, rows, cols, tok, x_pad, y_pad,  \
+                     bias, accumulate, views, fill)                            \
+    {CK_SET_##set,                                                             \
+     #pick,                                                                    \
+     FOLIO_TYPE_##type,                                                        \
+     rows,                                                                     \
+     cols,                                                                     \
+     tok,                                                                      \
+     x_pad,                                                                    \
+     y_pad,                                                                    \
+     bias,                                                                     \
+     accumulate,                                                               \
+     views,                                                                    \
+     CK_FILL_##fill,                                                           \
+     FOLIO_PACK_##packing},
 #include "check/covering.def"
 };
 
@@ -159,7 +204,7 @@ static void set_scale(const ck_problem *p, const linear_case *k,
         return;
     }
     size_t row_bytes = folio_type_row_bytes(k->type, cols);
-    for (int v = 0; v < k->views; v++) {
+    for (int v = 0; v < p->w.n_views; v++) {
         const ck_slot *s = NULL;
         for (int i = 0; i < p->n_slots; i++)
             if (p->slot[i].into == &p->wv[v].view)
@@ -185,11 +230,13 @@ static void set_scale(const ck_problem *p, const linear_case *k,
 static void linear_one(ck_ctx *c, const linear_case *k)
 {
     char name[140];
-    snprintf(
-        name, sizeof name, "linear %s %dx%d tok %d pads %d,%d%s%s views %d %s",
-        folio_type_find((uint32_t)k->type)->name, k->rows, k->cols, k->tok,
-        k->x_pad, k->y_pad, k->bias ? " bias" : "",
-        k->accumulate ? " accumulate" : "", k->views, ck_fill_name(k->fill));
+    snprintf(name, sizeof name,
+             "linear %s%s%s %dx%d tok %d pads %d,%d%s%s views %d %s",
+             folio_type_find((uint32_t)k->type)->name, k->packing ? " " : "",
+             k->packing ? folio_pack_name(k->packing) : "", k->rows, k->cols,
+             k->tok, k->x_pad, k->y_pad, k->bias ? " bias" : "",
+             k->accumulate ? " accumulate" : "", k->views,
+             ck_fill_name(k->fill));
     if (!ck_wanted(c, FOLIO_OP_LINEAR, name))
         return;
     ck_rng r = ck_rng_make(c->seed, name);
@@ -208,7 +255,7 @@ static void linear_one(ck_ctx *c, const linear_case *k)
                                   (size_t)a->x_stride, &a->x);
     for (size_t t = 0; t < tok; t++)
         fill_x(&r, k, (float *)(void *)(x->init + t * x->row_bytes));
-    ck_add_weight(p, &r, k->type, k->rows, k->cols, k->views,
+    ck_add_weight(p, &r, k->type, k->packing, k->rows, k->cols, k->views,
                   k->fill == CK_FILL_tiny);
     ck_slot *bias = NULL;
     if (k->bias) {
@@ -230,6 +277,9 @@ static void linear_one(ck_ctx *c, const linear_case *k)
         y->abs = y->rel = 1e-3; /* sanity; the sums of terms would take long */
     else
         set_scale(p, k, x, bias, y);
+    /* The references read every packing; only their quick forms do not. */
+    if (!c->bench)
+        ck_pack_weight(p);
     ck_judge(c, p);
 }
 

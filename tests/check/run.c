@@ -537,6 +537,7 @@ static void dump_variant(ck_ctx *c, ck_problem *p, const folio_variant *var)
 void ck_judge(ck_ctx *c, ck_problem *p)
 {
     if (ck_programs_dumping()) {
+        ck_pack_weight(p);
         for (size_t i = 0; i < c->n_rows; i++)
             if (c->rows[i].op == p->op && on_this_side(c, &c->rows[i]) &&
                 picked(c, p, &c->rows[i]))
@@ -551,6 +552,7 @@ void ck_judge(ck_ctx *c, ck_problem *p)
                folio_op_name(p->op), p->name, folio_status_name(st), c->log);
         c->failed++;
     }
+    ck_pack_weight(p);
     for (size_t i = 0; st == FOLIO_OK && i < c->n_rows; i++) {
         const folio_variant *var = &c->rows[i];
         if (var->op == p->op && on_this_side(c, var) && picked(c, p, var) &&

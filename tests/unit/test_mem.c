@@ -1,6 +1,7 @@
 /* The memory of a runner: scratch areas, the upload block, KV pools and weights
  * under limits of a single buffer. Nothing overlaps, nothing passes the limit,
  * what was stored is read back, and a failed open leaves nothing behind. */
+#define _POSIX_C_SOURCE 200809L
 #include "unit/support_tiny_llama.h"
 
 #include "device/impl.h"
@@ -314,4 +315,82 @@ Test(mem, weights_split_on_pocl, .init = set_up, .fini = tear_down)
     cr_assert_eq(folio_weights_load(store, NULL, NULL), FOLIO_E_TOO_LARGE);
     cr_assert_not_null(strstr(tiny.ear.err, "8192 bytes"), "%s", tiny.ear.err);
     folio_weights_close(&store);
+}
+
+/* Whole groups of rows in every view, packed as if alone. */
+static void read_packed(const folio_weight *w, const uint8_t *raw)
+{
+    folio_queue *q = NULL;
+    size_t row = folio_type_row_bytes(w->type, (uint64_t)w->cols);
+    int64_t next = 0;
+    TINY_OK(folio_queue_open(dev, &q));
+    for (int32_t i = 0; i < w->n_views; i++) {
+        const folio_weight_view *v = &w->views[i];
+        size_t n = folio_pack_bytes(w->packing, w->type, v->rows, w->cols);
+        cr_assert_eq(v->first_row, next, "views are in row order");
+        cr_assert_eq(v->first_row % folio_pack_group(w->packing), 0);
+        next += v->rows;
+        uint8_t *want = malloc(n), *got = malloc(n);
+        cr_assert(want && got);
+        folio_pack_rows(w->packing, w->type, w->cols,
+                        raw + (size_t)v->first_row * row, v->rows, want);
+        TINY_OK(folio_queue_read(q, v->view, got, n));
+        cr_assert_eq(memcmp(got, want, n), 0, "view %d", i);
+        free(want);
+        free(got);
+    }
+    cr_assert_eq(next, w->rows);
+    folio_queue_close(&q);
+}
+
+static void packed_weights_on(uint64_t limit, const char *wish,
+                              folio_packing want, int32_t least_views)
+{
+    static uint8_t data[150 * 128 * 2 + 300];
+    const folio_pack_hints hints = {8, 512, false};
+    const folio_weight *w, *small, *plain;
+    folio_weights *store = NULL;
+    open_dev("pocl", limit);
+    for (size_t i = 0; i < sizeof data; i++)
+        data[i] = (uint8_t)(i * 7 + i / 256);
+    setenv("FOLIO_PACKING", wish, 1);
+    TINY_OK(folio_weights_open(dev, &store));
+    folio_weights_pack_for(store, &hints);
+    const folio_weight_source src = {"w", FOLIO_TYPE_F16, 150, 128, data};
+    const folio_weight_source few = {"s", FOLIO_TYPE_F16, 3, 64, data + 1};
+    const folio_weight_source odd = {"o", FOLIO_TYPE_F16, 3, 33, data + 2};
+    TINY_OK(folio_weights_add(store, &src, &w));
+    TINY_OK(folio_weights_add(store, &few, &small));
+    TINY_OK(folio_weights_add(store, &odd, &plain));
+    TINY_OK(folio_weights_load(store, NULL, NULL));
+    unsetenv("FOLIO_PACKING");
+    cr_assert_eq(w->packing, want);
+    cr_assert_geq(w->n_views, least_views);
+    cr_assert_eq(plain->packing, FOLIO_PACK_RAW, "33 columns");
+    read_packed(w, data);
+    read_packed(small, data + 1);
+    read_packed(plain, data + 2);
+    folio_weights_close(&store);
+}
+
+Test(mem, weights_packed_whole, .init = set_up, .fini = tear_down)
+{
+    packed_weights_on(1 << 20, "rg16", FOLIO_PACK_RG16, 1);
+}
+
+/* 4096 bytes a group of 16 rows. */
+Test(mem, weights_packed_split, .init = set_up, .fini = tear_down)
+{
+    packed_weights_on(8500, "rg16", FOLIO_PACK_RG16, 5);
+}
+
+Test(mem, weights_packed_in_tiles, .init = set_up, .fini = tear_down)
+{
+    packed_weights_on(33000, "tile16", FOLIO_PACK_TILE16, 2);
+}
+
+/* No buffer takes a group: the file's order. */
+Test(mem, weights_too_wide_to_pack, .init = set_up, .fini = tear_down)
+{
+    packed_weights_on(4000, "rg16", FOLIO_PACK_RAW, 10);
 }

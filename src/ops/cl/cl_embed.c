@@ -10,7 +10,7 @@ static folio_status open_embed(folio_op *op, const void *args)
     folio_cl_options o;
     folio_cl_options_init(&o, op);
     folio_cl_define(&o, "EMBED", 1);
-    folio_cl_define_type(&o, a->w->type);
+    folio_cl_define_weight(&o, a->w);
     op->geo[GEO_WG] = 64;
     return folio_cl_kernel_open(op, 0, "embed_group", &o, &op->geo[GEO_WG]);
 }
@@ -32,7 +32,7 @@ static folio_status run_embed(folio_op *op, folio_queue *q, const void *args)
             folio_arg_view(a->out),
             folio_arg_f32(a->scale),
             folio_arg_i32((int32_t)w->cols),
-            folio_arg_u64(folio_type_row_bytes(w->type, (uint64_t)w->cols)),
+            folio_arg_u64(folio_cl_row_bytes(w)),
             folio_arg_i32((int32_t)w->rows),
             folio_arg_i32((int32_t)v->first_row),
             folio_arg_i32((int32_t)v->rows),

@@ -7,6 +7,7 @@
 
 #include "device/native.h"
 #include "ops/cl/cl_util.h"
+#include "ops/pack.h"
 #include "ops/variants.h"
 
 /* From so many tokens on widening the weights may pay. */
@@ -15,6 +16,18 @@
 #define PANEL_BYTES ((size_t)64 << 20)
 /* Work-groups of the two small kernels. */
 #define SMALL_GROUP 64
+
+/* Rows of a panel: whole groups of the packing, at most all rows. */
+static size_t panel_rows(const folio_device *dev, const folio_weight *w)
+{
+    size_t row = (size_t)w->cols * sizeof(float);
+    size_t group = (size_t)folio_pack_group(w->packing);
+    size_t limit = folio_device_max_alloc(dev);
+    size_t n = FOLIO_MAX(FOLIO_MIN(PANEL_BYTES, limit) / row, 1);
+    n = FOLIO_MAX(n / group, 1) * group;
+    n = FOLIO_MIN(n, (size_t)w->rows);
+    return n <= limit / row ? n : 0;
+}
 
 static const char *fits_clblast(const folio_device *dev,
                                 const folio_op_params *prm, const void *args)
@@ -25,6 +38,8 @@ static const char *fits_clblast(const folio_device *dev,
         return "for 64 tokens or more";
     if ((size_t)a->w->cols > folio_device_max_alloc(dev) / sizeof(float))
         return "one widened row is larger than any buffer";
+    if (panel_rows(dev, a->w) == 0)
+        return "one widened group of rows is larger than any buffer";
     return NULL;
 }
 
@@ -80,11 +95,10 @@ static folio_status open_clblast(folio_op *op, const void *args)
     const folio_linear_args *a = args;
     const folio_weight *w = a->w;
     size_t row = (size_t)w->cols * sizeof(float);
-    size_t most = FOLIO_MIN(PANEL_BYTES, folio_device_max_alloc(op->dev));
-    size_t panel = FOLIO_MIN(FOLIO_MAX(most / row, 1), (size_t)w->rows);
+    size_t panel = panel_rows(op->dev, w);
     folio_cl_options o;
     folio_cl_options_init(&o, op);
-    folio_cl_define_type(&o, w->type);
+    folio_cl_define_weight(&o, w);
 
     op->geo[0] = (int32_t)panel;
     op->geo[1] = op->geo[2] = SMALL_GROUP;
@@ -103,7 +117,7 @@ static folio_status widen(folio_op *op, folio_queue *q,
                           const folio_weight_view *v, int64_t first, int64_t n)
 {
     const folio_weight *w = a->w;
-    size_t row_bytes = folio_type_row_bytes(w->type, (uint64_t)w->cols);
+    size_t row_bytes = folio_cl_row_bytes(w);
     const folio_arg args[] = {
         folio_arg_view(folio_view_at(v->view, (size_t)first * row_bytes)),
         folio_arg_view(a->scratch),

@@ -28,7 +28,7 @@ static folio_cl_options options_for(const folio_op *op, const void *args,
     const folio_linear_args *a = args;
     folio_cl_options o;
     folio_cl_options_init(&o, op);
-    folio_cl_define_type(&o, a->w->type);
+    folio_cl_define_weight(&o, a->w);
     folio_cl_define(&o, which, 1);
     return o;
 }
@@ -39,7 +39,7 @@ static folio_status launch(folio_op *op, folio_queue *q,
     const folio_weight *w = a->w;
     tile_shape s = get_shape(op, i);
     folio_view none = a->x; /* any address: not read */
-    size_t row_bytes = folio_type_row_bytes(w->type, (uint64_t)w->cols);
+    size_t row_bytes = folio_cl_row_bytes(w);
 
     for (int32_t n = 0; n < w->n_views; n++) {
         const folio_weight_view *v = &w->views[n];

@@ -1,6 +1,8 @@
 /* ops/cl/cl_util.c: see cl_util.h. */
 #include "ops/cl/cl_util.h"
 
+#include "ops/pack.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -33,6 +35,28 @@ void folio_cl_define_type(folio_cl_options *o, folio_type type)
     const folio_type_info *info = folio_type_find((uint32_t)type);
     if (info)
         add(o, "-DQTYPE_%s ", info->name);
+}
+
+void folio_cl_define_weight(folio_cl_options *o, const folio_weight *w)
+{
+    folio_cl_define_type(o, w->type);
+    if (w->packing != FOLIO_PACK_RAW)
+        add(o, "-DPACK_%s ", folio_pack_name(w->packing));
+}
+
+void folio_cl_define_dot4(folio_cl_options *o, const folio_op *op)
+{
+    uint64_t caps = folio_device_caps(op->dev);
+    if (caps & FOLIO_CAP_PTX_DP4A)
+        add(o, "-DGEMV_DP4A ");
+    else if (caps & FOLIO_CAP_DOT4_KHR)
+        add(o, "-DGEMV_DOT_KHR -cl-std=CL3.0 ");
+}
+
+size_t folio_cl_row_bytes(const folio_weight *w)
+{
+    return folio_pack_group_bytes(w->packing, w->type, w->cols) /
+           (size_t)folio_pack_group(w->packing);
 }
 
 void folio_cl_define_kv(folio_cl_options *o, const folio_kv_ref *kv, int segs)

@@ -18,6 +18,14 @@ void folio_cl_options_init(folio_cl_options *o, const folio_op *op);
 void folio_cl_define(folio_cl_options *o, const char *name, int64_t value);
 /* -DQTYPE_<type>, as quant.clh reads it. */
 void folio_cl_define_type(folio_cl_options *o, folio_type type);
+/* -DQTYPE_<type> and, where it is packed, -DPACK_<packing>, as quant.clh reads
+ * them. */
+void folio_cl_define_weight(folio_cl_options *o, const folio_weight *w);
+/* What gemv_dot4 of gemv.clh shall be: GEMV_DP4A or GEMV_DOT_KHR where the
+ * device has one of them. */
+void folio_cl_define_dot4(folio_cl_options *o, const folio_op *op);
+/* Bytes of a row as stored, on average over a group: row_bytes of quant.clh. */
+size_t folio_cl_row_bytes(const folio_weight *w);
 /* HD, BS, KVH, XK, YK, XV, YV, KV_F16 and KV_SEGS, as kv.clh reads them, for
  * planes of `segs` buffers. */
 void folio_cl_define_kv(folio_cl_options *o, const folio_kv_ref *kv, int segs);

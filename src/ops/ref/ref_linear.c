@@ -8,18 +8,19 @@
 #define TOKENS 32
 
 static void add_products(const folio_linear_args *a, const float *x,
-                         const uint8_t *row, int32_t tok, int32_t n_tok,
+                         int64_t row, int32_t tok, int32_t n_tok,
                          double sum[TOKENS])
 {
     int64_t cols = a->w->cols;
     size_t stride = (size_t)a->x_stride;
+    uint8_t room[CHUNK * sizeof(float)];
     float w[CHUNK];
     for (int32_t t = 0; t < n_tok; t++)
         sum[t] = 0;
     for (int64_t c = 0; c < cols; c += CHUNK) {
         int64_t n = FOLIO_MIN(cols - c, (int64_t)CHUNK);
-        folio_dequant(a->w->type, row, n, w);
-        row += folio_type_row_bytes(a->w->type, (uint64_t)n);
+        folio_dequant(a->w->type,
+                      folio_weight_blocks_host(a->w, row, c, n, room), n, w);
         for (int32_t t = 0; t < n_tok; t++) {
             const float *xt = x + (size_t)(tok + t) * stride + c;
             for (int64_t i = 0; i < n; i++)
@@ -39,7 +40,7 @@ static folio_status run_linear(folio_op *op, folio_queue *q, const void *args)
     for (int32_t tok = 0; tok < a->n_tok; tok += TOKENS) {
         int32_t n_tok = FOLIO_MIN(a->n_tok - tok, TOKENS);
         for (int64_t r = 0; r < a->w->rows; r++) {
-            add_products(a, x, folio_weight_row_host(a->w, r), tok, n_tok, sum);
+            add_products(a, x, r, tok, n_tok, sum);
             for (int32_t t = 0; t < n_tok; t++) {
                 float *out = y + (size_t)(tok + t) * (size_t)a->y_stride + r;
                 double v = sum[t];
