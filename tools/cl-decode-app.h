@@ -10,10 +10,12 @@ typedef struct options {
     const char *perplexity, *detok_ids, *requests, *trace_file;
     long long n, ctx, block, top_logits, threads, max_tok, seed, top_k;
     long long deterministic, shuffle, n_blocks, max_seqs, budget, watermark;
+    long long run_ahead;
     double temp, top_p, min_p, pace;
     bool json, ignore_eos, exact, tokenize, detokenize, no_special, trace;
     bool verbose, have_n, have_seed, have_sampling, have_max_tok, kv_f32;
-    bool have_pace, have_watermark, no_prefix_cache, no_chunking, audit;
+    bool have_pace, have_watermark, have_run_ahead, no_prefix_cache,
+        no_chunking, audit;
 } options;
 
 typedef struct app {

@@ -40,6 +40,7 @@ enum {
     O_WATERMARK,
     O_NO_PREFIX_CACHE,
     O_NO_CHUNKING,
+    O_RUN_AHEAD,
     O_AUDIT,
     O_TRACE_FILE,
     O_TOKENIZE,
@@ -172,6 +173,10 @@ static const tool_option table[] = {
         {"--no-chunking", NULL, NULL,
          "compute prompts whole, whatever the budget; default: in parts.",
          "--requests r.jsonl --no-chunking"},
+    [O_RUN_AHEAD] = {"--run-ahead", NULL, "N",
+                     "steps of --requests enqueued before the last one is "
+                     "read, 0 or 1; default 0.",
+                     "--requests r.jsonl --run-ahead 1"},
     [O_AUDIT] = {"--audit", NULL, NULL,
                  "check every block and request after each step; default off.",
                  "--requests r.jsonl --audit"},
@@ -244,6 +249,7 @@ static int take(options *o, int i, const char *arg)
         {O_MAX_SEQS, 1, 1 << 16, offsetof(options, max_seqs)},
         {O_BUDGET, 1, 1 << 20, offsetof(options, budget)},
         {O_WATERMARK, 0, INT32_MAX, offsetof(options, watermark)},
+        {O_RUN_AHEAD, 0, 1, offsetof(options, run_ahead)},
     };
     static const struct {
         int opt;
@@ -329,6 +335,7 @@ static int take(options *o, int i, const char *arg)
     o->have_max_tok |= i == O_MAX_TOK;
     o->have_watermark |= i == O_WATERMARK;
     o->have_pace |= i == O_PACE;
+    o->have_run_ahead |= i == O_RUN_AHEAD;
     o->no_prefix_cache |= i == O_NO_PREFIX_CACHE;
     o->no_chunking |= i == O_NO_CHUNKING;
     o->audit |= i == O_AUDIT;
@@ -342,13 +349,13 @@ static const char *requests_contradiction(const options *o)
 {
     const bool engine = o->n_blocks || o->max_seqs || o->budget ||
                         o->have_pace || o->have_watermark ||
-                        o->no_prefix_cache || o->no_chunking || o->audit ||
-                        o->trace_file;
+                        o->no_prefix_cache || o->no_chunking ||
+                        o->have_run_ahead || o->audit || o->trace_file;
     if (!o->requests)
         return engine
                    ? "--n-blocks, --max-seqs, --budget, --pace, --watermark, "
-                     "--no-prefix-cache, --no-chunking, --audit and "
-                     "--trace-file need --requests"
+                     "--no-prefix-cache, --no-chunking, --run-ahead, --audit "
+                     "and --trace-file need --requests"
                    : NULL;
     if (o->prompt || o->prompt_file || o->ids)
         return "--requests takes its prompts from its own file";

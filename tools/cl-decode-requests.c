@@ -126,6 +126,7 @@ static folio_status open_requests_engine(run *r)
     p.prefix_cache = !o->no_prefix_cache;
     p.chunking = !o->no_chunking;
     p.watermark_blocks = o->have_watermark ? (int32_t)o->watermark : -1;
+    p.run_ahead = (int32_t)o->run_ahead;
     p.audit = o->audit;
     for (size_t i = 0; i < r->n; i++)
         p.prompt_logprobs |= r->lines[i].req.prompt_logprobs;

@@ -67,12 +67,17 @@ typedef struct folio_engine_params {
                               chunks, cache or preemption; 0: faster variants;
                               -1 (default): 1 on host and CPU drivers */
     int32_t exact;         /* 1: no reduced-precision arithmetic; default 0 */
-    int32_t run_ahead;     /* steps enqueued before the last one is read; 0
-                              (default), others UNSUPPORTED */
-    int32_t prefix_cache;  /* default 1: blocks with equal beginnings are
-                              computed once */
-    int32_t chunking;      /* default 1; 0: prompts are computed whole, whatever
-                              the budget */
+    /* Steps enqueued before the last one is read: 0 (default) or 1. With 1 the
+     * device computes while the host draws, writes text and plans; ids are the
+     * same, events come one call of step later, and what was computed behind
+     * the end of a text is thrown away. A step with a request that needs the
+     * whole row on the host (a logits callback, typical-p, DRY, a window of
+     * penalties, scores of its prompt) is waited for as with 0. */
+    int32_t run_ahead;
+    int32_t prefix_cache; /* default 1: blocks with equal beginnings are
+                             computed once */
+    int32_t chunking;     /* default 1; 0: prompts are computed whole, whatever
+                             the budget */
     /* Blocks kept free when a request is admitted. -1 (default): by share. */
     int32_t watermark_blocks;
     double watermark_share; /* of the pool, [0, 1), truncated; default .01 */
@@ -81,7 +86,9 @@ typedef struct folio_engine_params {
     int32_t max_waiting;    /* completions in flight beyond max_seqs before
                                submit says FULL, >= 0; default 4096 */
     int32_t audit;          /* 1: after each step every block, place and request
-                               is checked; a violation is INTERNAL. Default 0 */
+                               is checked (with run_ahead, after every eighth,
+                               which is waited for); a violation is INTERNAL.
+                               Default 0 */
     int32_t prompt_logprobs; /* 1: requests may ask for the log-probabilities
                                 of their prompts; takes `budget` rows of
                                 logits, needs chunking. Default 0 */

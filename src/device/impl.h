@@ -133,6 +133,11 @@ struct folio_queue {
     folio_queue_counters n;
     folio_stage stages[FOLIO_N_STAGES];
     unsigned next_stage;
+    struct {
+        folio_view src; /* absent: not begun */
+        size_t bytes;
+        folio_stage stage; /* OpenCL: where the data arrives */
+    } later[FOLIO_LATER_READS];
     unsigned since_flush, since_mark;
     cl_event mark; /* end of the half before the present one */
 };

@@ -162,6 +162,8 @@ void folio_queue_close(folio_queue **q)
         clFlush(x->queue);
     for (int i = 0; i < FOLIO_N_STAGES; i++)
         close_stage(x, &x->stages[i]);
+    for (int i = 0; i < FOLIO_LATER_READS; i++)
+        close_stage(x, &x->later[i].stage);
     if (!is_dead(x)) {
         if (x->mark)
             clReleaseEvent(x->mark);
@@ -338,10 +340,9 @@ static folio_status check_range(const folio_queue *q, folio_view v,
     return FOLIO_OK;
 }
 
-/* The next piece of own memory, at least `bytes` large and not in use. */
-static folio_status take_stage(folio_queue *q, size_t bytes, folio_stage **out)
+/* Makes own memory at least `bytes` large and not in use. */
+static folio_status ready_stage(folio_queue *q, size_t bytes, folio_stage *s)
 {
-    folio_stage *s = &q->stages[q->next_stage];
     if (s->event) {
         cl_event event = s->event;
         folio_status st = poll_event(q, event, "a copy", false);
@@ -360,6 +361,14 @@ static folio_status take_stage(folio_queue *q, size_t bytes, folio_stage **out)
         s->data = data;
         s->bytes = size;
     }
+    return FOLIO_OK;
+}
+
+/* The next piece of them. */
+static folio_status take_stage(folio_queue *q, size_t bytes, folio_stage **out)
+{
+    folio_stage *s = &q->stages[q->next_stage];
+    FOLIO_RETURN_IF(ready_stage(q, bytes, s));
     q->next_stage = (q->next_stage + 1) % FOLIO_N_STAGES;
     *out = s;
     return FOLIO_OK;
@@ -434,6 +443,75 @@ folio_status folio_queue_read(folio_queue *q, folio_view src, void *dst,
         memcpy((uint8_t *)dst + at, s->data, part);
         at += part;
     }
+    return FOLIO_OK;
+}
+
+static folio_status check_number(const folio_queue *q, int number)
+{
+    if (number >= 0 && number < FOLIO_LATER_READS)
+        return FOLIO_OK;
+    return folio_fail(&q->dev->log, FOLIO_E_INVAL,
+                      "read: number %d, not in [0, %d)", number,
+                      (int)FOLIO_LATER_READS);
+}
+
+folio_status folio_queue_read_begin(folio_queue *q, int number, folio_view src,
+                                    size_t bytes)
+{
+    if (!q)
+        return FOLIO_E_INVAL;
+    FOLIO_RETURN_IF(refuse_dead(q));
+    FOLIO_RETURN_IF(check_number(q, number));
+    FOLIO_RETURN_IF(check_range(q, src, bytes, "read"));
+    if (bytes == 0)
+        return folio_fail(&q->dev->log, FOLIO_E_INVAL, "read %d: no bytes",
+                          number);
+    q->later[number].src = (folio_view){0};
+    if (!q->dev->host) {
+        folio_stage *s = &q->later[number].stage;
+        FOLIO_RETURN_IF(ready_stage(q, bytes, s));
+        cl_int code =
+            clEnqueueReadBuffer(q->queue, src.buf->mem, CL_FALSE, src.offset,
+                                bytes, s->data, 0, NULL, &s->event);
+        if (code != CL_SUCCESS) {
+            s->event = NULL;
+            return folio_queue_cl_failed(q, code, "clEnqueueReadBuffer", false);
+        }
+        /* Nobody may come to wait for long: the device begins now. */
+        q->since_flush = 0;
+        code = clFlush(q->queue);
+        if (code != CL_SUCCESS)
+            return folio_queue_cl_failed(q, code, "clFlush", false);
+    }
+    q->n.reads++;
+    q->later[number].src = src;
+    q->later[number].bytes = bytes;
+    return FOLIO_OK;
+}
+
+folio_status folio_queue_read_end(folio_queue *q, int number, void *dst)
+{
+    if (!q)
+        return FOLIO_E_INVAL;
+    FOLIO_RETURN_IF(refuse_dead(q));
+    FOLIO_RETURN_IF(check_number(q, number));
+    const folio_view src = q->later[number].src;
+    const size_t bytes = q->later[number].bytes;
+    if (!src.buf || !dst)
+        return folio_fail(&q->dev->log, FOLIO_E_INVAL, "read %d: %s", number,
+                          src.buf ? "dst is NULL" : "it did not begin");
+    q->later[number].src = (folio_view){0};
+    q->n.waits++;
+    if (q->dev->host) {
+        memmove(dst, folio_view_host(src), bytes);
+        return FOLIO_OK;
+    }
+    folio_stage *s = &q->later[number].stage;
+    FOLIO_RETURN_IF(
+        poll_event(q, s->event, "a read and what precedes it", false));
+    clReleaseEvent(s->event);
+    s->event = NULL;
+    memcpy(dst, s->data, bytes);
     return FOLIO_OK;
 }
 

@@ -1,123 +1,82 @@
-/* engine/draw.c: which rows of logits a step needs, its wait, and one id for
- * each row that draws. A step of plain greedy rows reads the best id of each;
- * as soon as one row needs more, all rows come in full and are drawn on the
- * host, with the same ids. Rows of prompts are scored on the way. */
+/* engine/draw.c: the wait of a step, and one id for each row that draws, with
+ * its log-probabilities where they are asked for: from what the device drew, or
+ * for rows that need the host from their logits. Rows of prompts are scored on
+ * the way. */
 #include "engine/eng.h"
 
 #include <math.h>
+#include <string.h>
 
+#include "ops/sample_row.h"
 #include "sample/samp.h"
 
-static folio_answer *answer_of(const folio_step *step, int32_t seq)
+/* ---- what the device drew --------------------------------------------------
+ */
+
+static float float_of(int32_t bits)
 {
-    folio_request *r = step->seq[seq].req;
-    return &((folio_job *)r->user)->answer[r->completion];
+    float v;
+    memcpy(&v, &bits, sizeof v);
+    return v;
 }
 
-/* ---- rows ---------------------------------------------------------------- */
-
-/* The logits at position p of a prompt score its id p + 1. Completions of a
- * short prompt may compute it side by side: the first one scores. */
-static bool picks_score(folio_job *job, int32_t pos)
+/* The largest logit alone. */
+static folio_status take_best(const folio_engine *e, const folio_job *job,
+                              const folio_drawn *d, int32_t i, int32_t *id)
 {
-    if (!job->scores || pos + 1 != job->n_picked ||
-        job->n_picked >= job->req.n_prompt)
-        return false;
-    job->n_picked++;
-    return true;
+    const float top = float_of(d->values[i]);
+    *id = d->ids[i];
+    if (d->n_nan[i] == 0 && isfinite(top))
+        return FOLIO_OK;
+    return folio_fail(&e->log, FOLIO_E_INTERNAL,
+                      "request %llu: %d logits are not numbers, the largest "
+                      "one is %g",
+                      (unsigned long long)job->id, d->n_nan[i], (double)top);
 }
 
-static bool scores_any(const folio_step *step)
+/* Row i as the sampler would report it for `id`, whose logit is `logit`. */
+static void report_row(const folio_drawn *d, int32_t i, const folio_job *job,
+                       int32_t id, float logit, double lse,
+                       folio_sample_result *out)
 {
-    bool any = false;
-    for (int32_t s = 0; s < step->n_seq; s++) {
-        folio_job *job = step->seq[s].req->user;
-        job->n_picked = job->n_scored; /* a pass that failed left more */
-        any = any || (job->scores && job->n_scored < job->req.n_prompt);
-    }
-    return any;
+    const size_t at = (size_t)i * (size_t)d->k;
+    const int32_t n_top = FOLIO_MAX(job->logprobs, 0);
+    float values[FOLIO_LOGPROBS_MAX];
+    for (int32_t k = 0; k < n_top; k++)
+        values[k] = float_of(d->values[at + (size_t)k]);
+    folio_sample_report_known(id, logit, lse, n_top ? d->ids + at : NULL,
+                              values, n_top, out);
 }
 
-void folio_engine_pick_rows(folio_engine *e, const folio_step *step,
-                            folio_batch *b)
+static folio_status take_row(const folio_engine *e, folio_answer *a,
+                             const folio_drawn *d, int32_t i, int32_t *id)
 {
-    int32_t n = 0;
-    e->n_rows = 0;
-    b->n_rows = step->n_rows;
-    b->rows = step->rows;
-    if (!scores_any(step))
-        return;
-    for (int32_t s = 0; s < step->n_seq; s++) {
-        const folio_step_row *row = &step->seq[s];
-        for (int32_t i = 0; i < row->n_new; i++) {
-            const bool draws = row->row >= 0 && i == row->n_new - 1;
-            if (!draws && !picks_score(row->req->user, row->first + i))
-                continue;
-            e->rows[n] = step->q_start[s] + i;
-            e->row_draw[n] = draws ? row->row : -1;
-            e->row_seq[n++] = s;
-        }
-    }
-    e->n_rows = b->n_rows = n;
-    b->rows = e->rows;
-}
-
-/* ---- the best ids -------------------------------------------------------- */
-
-static folio_sample_row row_of(const folio_engine *e, const folio_answer *a,
-                               const float *logits)
-{
-    const folio_request *r = a->req;
-    return (folio_sample_row){.size = sizeof(folio_sample_row),
-                              .logits = logits,
-                              .n_vocab = e->n_ids,
-                              .n_prompt = r->n_prompt,
-                              .tokens = r->tok,
-                              .n_tok = r->n_tok,
-                              .completion = (uint32_t)a->index,
-                              .position = (uint64_t)r->n_tok,
-                              .stop_ids = r->stop_ids,
-                              .n_stop_ids = r->n_stop_ids};
-}
-
-static bool is_plain(const folio_engine *e, const folio_answer *a)
-{
+    folio_sample_drawn x;
     const folio_job *job = a->job;
-    const folio_sample_row row = row_of(e, a, NULL);
-    return job->sample.temperature == 0.0f && !job->logits &&
-           job->logprobs < 0 && !folio_sample_adjusts(&job->sample, &row);
-}
-
-/* Whether the best ids were enough. */
-static folio_status draw_best(folio_engine *e, const folio_step *step,
-                              bool *enough)
-{
-    FOLIO_RETURN_IF(e->call.read_top(e->runner, 1, e->next, e->top, e->n_nan));
-    *enough = true;
-    for (int32_t i = 0; i < step->n_rows; i++) {
-        const bool sane = e->n_nan[i] == 0 && isfinite(e->top[i]);
-        e->verdict[i] = sane ? FOLIO_VERDICT_NONE : FOLIO_VERDICT_ERROR;
-        if (!sane)
-            folio_logf(
-                &e->log, FOLIO_LOG_ERROR,
-                "request %llu: %d logits are not numbers, the largest "
-                "one is %g",
-                (unsigned long long)answer_of(step, step->row_seq[i])->job->id,
-                e->n_nan[i], (double)e->top[i]);
-        else if (e->next[i] >= e->n_ids)
-            *enough = false;
-    }
+    if (!d->out)
+        return take_best(e, job, d, i, id);
+    folio_sample_unpack(d->out + (size_t)i * FOLIO_SAMPLE_OUT, &x);
+    if (x.flags || x.id < 0)
+        return folio_fail(&e->log, FOLIO_E_INTERNAL, "request %llu: %s",
+                          (unsigned long long)job->id,
+                          x.flags & SAMPLE_EMPTY
+                              ? "every id is banned"
+                              : "a logit is NaN or infinite");
+    *id = x.id;
+    if (job->logprobs >= 0)
+        report_row(d, i, job, x.id, x.logit, x.lse, &a->score);
     return FOLIO_OK;
 }
 
 /* ---- whole rows ---------------------------------------------------------- */
 
-/* One row on the host: INTERNAL ends its completion. */
-static folio_status draw_row(folio_engine *e, folio_answer *a, float *logits,
+/* INTERNAL ends its completion. */
+static folio_status draw_row(folio_engine *e, folio_answer *a,
+                             const folio_step_row *at, float *logits,
                              int32_t *id)
 {
     const folio_job *job = a->job;
-    const folio_sample_row row = row_of(e, a, logits);
+    const folio_sample_row row = folio_row_of(e, at, logits);
     folio_sample_result *res = &a->score;
     *res = (folio_sample_result){.size = sizeof *res};
     if (job->logits) {
@@ -145,16 +104,30 @@ static folio_status draw_row(folio_engine *e, folio_answer *a, float *logits,
     return FOLIO_OK;
 }
 
-/* The id behind this row's, which is known. */
-static void score_row(folio_engine *e, folio_answer *a, const float *logits)
+/* ---- prompts ------------------------------------------------------------- */
+
+/* The id behind row i, which is known; `logits` NULL: the device scored it. */
+static void score_row(folio_engine *e, folio_job *job, const folio_drawn *d,
+                      int32_t i, const float *logits)
 {
-    folio_job *job = a->job;
+    folio_sample_drawn x;
+    folio_status st = FOLIO_OK;
     const int32_t at = job->n_scored++;
     folio_sample_result *res = &job->scores[at];
     res->size = sizeof *res;
-    const folio_status st =
-        folio_sampler_score(e->sampler, logits, e->n_ids, job->prompt[at],
-                            FOLIO_MAX(job->logprobs, 0), res);
+    if (logits) {
+        st = folio_sampler_score(e->sampler, logits, e->n_ids, job->prompt[at],
+                                 FOLIO_MAX(job->logprobs, 0), res);
+    } else {
+        folio_sample_unpack(d->out + (size_t)i * FOLIO_SAMPLE_OUT, &x);
+        if (x.flags)
+            st = folio_fail(&e->log, FOLIO_E_INTERNAL,
+                            "request %llu: logits of its prompt are not "
+                            "numbers",
+                            (unsigned long long)job->id);
+        else
+            report_row(d, i, job, job->prompt[at], x.target, x.lse, res);
+    }
     if (st == FOLIO_OK)
         return;
     res->id = job->prompt[at];
@@ -162,31 +135,11 @@ static void score_row(folio_engine *e, folio_answer *a, const float *logits)
     job->poisoned = true;
 }
 
-static folio_status draw_all(folio_engine *e, const folio_step *step)
-{
-    const int32_t n = e->n_rows ? e->n_rows : step->n_rows;
-    FOLIO_RETURN_IF(e->call.read(e->runner, e->logits));
-    for (int32_t i = 0; i < n; i++) {
-        float *row = e->logits + (size_t)i * (size_t)e->n_vocab;
-        const int32_t seq = e->n_rows ? e->row_seq[i] : step->row_seq[i];
-        const int32_t k = e->n_rows ? e->row_draw[i] : i;
-        folio_answer *a = answer_of(step, seq);
-        if (k < 0) {
-            score_row(e, a, row);
-            continue;
-        }
-        const folio_status st = draw_row(e, a, row, &e->next[k]);
-        e->verdict[k] =
-            st == FOLIO_OK ? FOLIO_VERDICT_NONE : FOLIO_VERDICT_ERROR;
-    }
-    return FOLIO_OK;
-}
-
 /* Whoever computed the last of a prompt brings its scores. */
 static void report_scores(folio_engine *e, const folio_step *step)
 {
     for (int32_t s = 0; s < step->n_seq; s++) {
-        folio_answer *a = answer_of(step, s);
+        folio_answer *a = folio_answer_of(step->seq[s].req);
         folio_job *job = a->job;
         if (!job->scores || job->reported ||
             job->n_scored < job->req.n_prompt ||
@@ -197,15 +150,40 @@ static void report_scores(folio_engine *e, const folio_step *step)
     }
 }
 
-folio_status folio_engine_draw(folio_engine *e, const folio_step *step)
+/* ---- all ----------------------------------------------------------------- */
+
+folio_status folio_engine_draw(folio_engine *e, const folio_flight *f)
 {
-    bool plain = e->n_rows == 0, enough = false;
-    for (int32_t i = 0; plain && i < step->n_rows; i++)
-        plain = is_plain(e, answer_of(step, step->row_seq[i]));
-    if (plain)
-        FOLIO_RETURN_IF(draw_best(e, step, &enough));
-    if (!enough)
-        FOLIO_RETURN_IF(draw_all(e, step));
+    const folio_step *step = f->step;
+    folio_drawn d = {0};
+    if (f->draws)
+        FOLIO_RETURN_IF(e->call.read_drawn(e->runner, f->number, &d));
+    if (f->n_host)
+        FOLIO_RETURN_IF(e->call.read_rows(e->runner, f->first_host,
+                                          f->last_host - f->first_host + 1,
+                                          e->logits));
+    for (int32_t i = 0; i < f->n_rows; i++) {
+        const folio_step_row *row = &step->seq[f->row_seq[i]];
+        const int32_t k = f->row_draw[i];
+        folio_answer *a = folio_answer_of(row->req);
+        float *logits =
+            f->on_host[i]
+                ? e->logits + (size_t)(i - f->first_host) * (size_t)e->n_vocab
+                : NULL;
+        if (k < 0) {
+            score_row(e, a->job, &d, i, logits);
+            continue;
+        }
+        e->verdict[k] = FOLIO_VERDICT_NONE;
+        e->next[k] = 0;
+        if (!folio_row_counts(row))
+            continue;
+        const folio_status st = logits
+                                    ? draw_row(e, a, row, logits, &e->next[k])
+                                    : take_row(e, a, &d, i, &e->next[k]);
+        if (st != FOLIO_OK)
+            e->verdict[k] = FOLIO_VERDICT_ERROR;
+    }
     report_scores(e, step);
     return FOLIO_OK;
 }

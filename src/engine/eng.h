@@ -10,6 +10,7 @@
 
 #include "base/base.h"
 #include "engine/pace.h"
+#include "model/runner_internal.h"
 #include "sched/scheduler.h"
 #include "text/stop.h"
 
@@ -55,8 +56,13 @@ struct folio_job {
     folio_request_params req;   /* what the scheduler is given */
     folio_sample_params sample; /* complete; its arrays are copies */
     void *arrays;               /* their memory */
-    folio_stop_set *stops;      /* NULL: none */
-    int32_t logprobs;           /* -1: none */
+    /* How its rows are drawn, see row.c. */
+    bool on_host, counts, plain;
+    int32_t *edits, *edits_short; /* [n, 2], the latter while an answer has
+                                     less than min_new_tokens */
+    int32_t n_edits, n_edits_short;
+    folio_stop_set *stops; /* NULL: none */
+    int32_t logprobs;      /* -1: none */
     /* Of the prompt, NULL if not asked. Those before n_scored are known. */
     folio_sample_result *scores; /* [n_prompt] */
     int32_t n_scored, n_picked;  /* with those of the step under way */
@@ -87,18 +93,44 @@ typedef struct folio_door {
 
 /* One step on the trace, all times on the engine's clock; 0: not reached. */
 typedef struct folio_step_span {
-    uint64_t number, begin, planned, uploaded, enqueued, waited, sampled, end;
+    uint64_t number, begin, planned, uploaded, enqueued, waits, waited, sampled,
+        end;
     int32_t n_tok, n_seq, n_rows, n_waiting;
     bool failed;
 } folio_step_span;
 
+/* A step on its way through the device. */
+typedef struct folio_flight {
+    const folio_step *step; /* NULL: none */
+    int32_t number;         /* of its results */
+    /* By row of logits, [max_rows]. */
+    int32_t n_rows;
+    int32_t *rows;     /* tokens of the step */
+    int32_t *row_seq;  /* entry of step->seq */
+    int32_t *row_draw; /* entry of step->rows, or -1: a prompt's score */
+    bool *on_host;     /* needs the whole row */
+    int32_t n_host, first_host, last_host;
+    bool draws; /* something is to be read of what the device drew */
+    bool best;  /* the largest logits alone */
+    /* The next step needs what the host makes of this one. */
+    bool must_settle;
+    folio_step_span span;
+} folio_flight;
+
+/* Whose text a slot of the device's counts holds. */
+typedef struct folio_counted {
+    uint64_t id; /* 0: nobody's */
+    int32_t completion, n_tok;
+    uint32_t epoch;
+} folio_counted;
+
 /* The device's part, replaceable by tests that want it to fail. */
 typedef struct folio_engine_calls {
     folio_status (*forward)(folio_runner *r, const folio_batch *b,
-                            int32_t trace_tok);
-    folio_status (*read)(folio_runner *r, float *out);
-    folio_status (*read_top)(folio_runner *r, int32_t k, int32_t *ids,
-                             float *values, int32_t *n_nan);
+                            const folio_draw *d, const int32_t *open_row);
+    folio_status (*read_drawn)(folio_runner *r, int number, folio_drawn *out);
+    folio_status (*read_rows)(folio_runner *r, int32_t first, int32_t n,
+                              float *out);
     bool (*is_lost)(const folio_runner *r);
 } folio_engine_calls;
 
@@ -120,29 +152,34 @@ struct folio_engine {
     int32_t n_eog;
     size_t max_text; /* bytes that one id and the end of a text bring at most */
 
-    /* One step, by row of logits. */
+    /* Steps under way: with run_ahead one may be computed while the next one
+     * is planned. */
+    folio_flight flight[2];
+    int32_t newest; /* of these */
     int32_t max_rows;
-    int32_t *rows; /* tokens whose logits are wanted, if prompts are scored */
-    int32_t *row_draw; /* entry of step->rows, or -1: a prompt's score */
-    int32_t *row_seq;  /* entry of step->seq */
-    int32_t n_rows;    /* of these; 0: step->rows are all there are */
+    /* Of the step being planned. */
+    int32_t *words; /* [max_rows, FOLIO_SAMPLE_IN] */
+    int32_t *edits; /* [max_edits, 2] */
+    folio_draw_fresh *fresh;
+    int32_t *open_row;      /* [max_seqs] */
+    folio_counted *counted; /* [n_slots]: a place's slot is its number */
+    /* Of the step being committed. */
     int32_t *next;
     folio_verdict *verdict;
     bool *took;
     float *logits; /* [max_rows, n_vocab] */
-    float *top;
-    int32_t *n_nan;
 
     folio_status failed;
     folio_pace pace;
     int32_t n_failed; /* steps in a row */
     uint64_t clock_last;
     uint64_t n_steps, n_empty, n_failed_steps, n_finished, step_ns;
+    uint64_t turn_ns;                   /* when the turn began */
+    uint64_t waited_ns;                 /* when the last step was through */
     folio_answer *events, **events_end; /* with something to hand out */
     folio_job *gone;                    /* freed by the next step */
     folio_step_span *span;              /* [p.trace_steps] ring */
     uint64_t n_spans;
-    folio_step_span now; /* of the step being made */
 };
 
 uint64_t folio_engine_now(const folio_engine *e);
@@ -168,12 +205,32 @@ void folio_door_leave(folio_door *d, folio_job *job, bool last);
 /* Takes the job out of the index; it is the caller's to close. */
 void folio_door_remove(folio_door *d, folio_job *job);
 
-/* draw.c: which rows of logits the step needs: puts them into b. */
-void folio_engine_pick_rows(folio_engine *e, const folio_step *step,
-                            folio_batch *b);
-/* Waits for the step and draws a token for each of its rows. */
+/* row.c: what the sampling op needs to know of a request's rows. */
+folio_status folio_row_open(const folio_engine *e,
+                            folio_job *job) FOLIO_NODISCARD;
+/* What of a row does not depend on where it is drawn. */
+folio_sample_row folio_row_of(const folio_engine *e, const folio_step_row *row,
+                              const float *logits);
+/* Fills the rows of f->step and, in *d, how the device draws them; b->rows.
+ * False: it draws none. */
+bool folio_row_pack(folio_engine *e, folio_flight *f, folio_batch *b,
+                    folio_draw *d);
+/* After a failure nobody knows what the device has counted. */
+void folio_row_forget_counts(folio_engine *e);
+
+/* draw.c: waits for the step and brings a token for each of its rows. */
 folio_status folio_engine_draw(folio_engine *e,
-                               const folio_step *step) FOLIO_NODISCARD;
+                               const folio_flight *f) FOLIO_NODISCARD;
+/* Whether what was computed for this row is still somebody's. */
+static inline bool folio_row_counts(const folio_step_row *row)
+{
+    return row->epoch == row->req->epoch &&
+           row->req->state == FOLIO_REQUEST_RUNNING;
+}
+static inline folio_answer *folio_answer_of(const folio_request *r)
+{
+    return &((folio_job *)r->user)->answer[r->completion];
+}
 
 /* answer.c */
 /* Puts the token's text into the answer; whether the text ends with it. */
@@ -197,6 +254,6 @@ bool folio_is_stop_id(const folio_request *r, int32_t tok);
 void folio_engine_publish(folio_engine *e);
 
 /* step_trace.c */
-void folio_span_keep(folio_engine *e);
+void folio_span_keep(folio_engine *e, const folio_step_span *span);
 
 #endif

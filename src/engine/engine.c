@@ -6,7 +6,7 @@
 
 #include "device/dev.h"
 #include "model/model_internal.h"
-#include "model/runner_internal.h"
+#include "ops/sample_row.h"
 #include "text/tok.h"
 
 void folio_engine_params_default(folio_engine_params *p)
@@ -54,6 +54,7 @@ static folio_status check_params(const folio_engine *e)
         {"audit", p->audit, 0, 1},
         {"prompt_logprobs", p->prompt_logprobs, 0, 1},
         {"trace_steps", p->trace_steps, 0, 1 << 24},
+        {"run_ahead", p->run_ahead, 0, 1},
     };
     for (size_t i = 0; i < FOLIO_COUNT(ints); i++)
         if (ints[i].value < ints[i].lo || ints[i].value > ints[i].hi)
@@ -62,11 +63,6 @@ static folio_status check_params(const folio_engine *e)
                               "%d..%d",
                               ints[i].name, ints[i].value, ints[i].lo,
                               ints[i].hi);
-    if (p->run_ahead != 0)
-        return folio_fail(log, FOLIO_E_UNSUPPORTED,
-                          "folio_engine_params.run_ahead is %d; only 0 is "
-                          "supported",
-                          p->run_ahead);
     if (p->budget && p->budget < p->max_seqs)
         return folio_fail(log, FOLIO_E_INVAL,
                           "folio_engine_params.budget is %d, less than "
@@ -126,24 +122,40 @@ static folio_status open_sched(folio_engine *e)
     return folio_sched_open(&s, &e->sched);
 }
 
+static folio_status open_flight(folio_engine *e, int number)
+{
+    const size_t rows = (size_t)e->max_rows;
+    folio_flight *f = &e->flight[number];
+    f->number = number;
+    f->rows = folio_calloc(3 * rows, sizeof *f->rows);
+    f->on_host = folio_calloc(rows, sizeof *f->on_host);
+    if (!f->rows || !f->on_host)
+        return FOLIO_E_NOMEM;
+    f->row_seq = f->rows + rows;
+    f->row_draw = f->row_seq + rows;
+    return FOLIO_OK;
+}
+
 static folio_status open_rows(folio_engine *e)
 {
     const size_t n = (size_t)e->p.max_seqs, rows = (size_t)e->max_rows;
+    const folio_draw_limits *lim = &e->runner->draw.lim;
     e->next = folio_calloc(n, sizeof *e->next);
     e->verdict = folio_calloc(n, sizeof *e->verdict);
     e->took = folio_calloc(n, sizeof *e->took);
     e->logits = folio_calloc(rows * (size_t)e->n_vocab, sizeof *e->logits);
-    e->top = folio_calloc(n, sizeof *e->top);
-    e->n_nan = folio_calloc(n, sizeof *e->n_nan);
-    e->rows = folio_calloc(3 * rows, sizeof *e->rows);
+    e->words = folio_calloc(rows * FOLIO_SAMPLE_IN, sizeof *e->words);
+    e->edits = folio_calloc(2 * (size_t)lim->max_edits, sizeof *e->edits);
+    e->fresh = folio_calloc((size_t)lim->max_fresh, sizeof *e->fresh);
+    e->counted = folio_calloc((size_t)lim->n_slots, sizeof *e->counted);
+    e->open_row = folio_calloc(n, sizeof *e->open_row);
     e->span = folio_calloc((size_t)e->p.trace_steps, sizeof *e->span);
-    if (!e->next || !e->verdict || !e->took || !e->logits || !e->top ||
-        !e->n_nan || !e->rows || !e->span)
+    if (!e->next || !e->verdict || !e->took || !e->logits || !e->words ||
+        !e->edits || !e->fresh || !e->counted || !e->open_row || !e->span ||
+        open_flight(e, 0) != FOLIO_OK || open_flight(e, 1) != FOLIO_OK)
         return folio_fail(&e->log, FOLIO_E_NOMEM,
                           "engine: no memory for %d rows of %d logits",
                           e->max_rows, e->n_vocab);
-    e->row_draw = e->rows + rows;
-    e->row_seq = e->row_draw + rows;
     return folio_sampler_open(e->n_ids, &e->log, &e->sampler);
 }
 
@@ -180,7 +192,8 @@ static folio_status open_all(folio_engine *e)
         folio_door_init(&e->door, e->p.max_seqs + e->p.max_waiting, &e->log));
     folio_runner_params_default(&r);
     FOLIO_RETURN_IF(folio_pool_size(e, &r));
-    FOLIO_RETURN_IF(folio_runner_open(e->model, &r, &e->runner));
+    FOLIO_RETURN_IF(folio_runner_open_drawing(e->model, &r, e->n_ids,
+                                              FOLIO_LOGPROBS_MAX, &e->runner));
     e->p.deterministic = e->runner->prm.deterministic;
     e->pace.stretch = e->p.pace;
     FOLIO_RETURN_IF(open_sched(e));
@@ -211,8 +224,9 @@ folio_status folio_engine_open(folio_model *m, const folio_tokenizer *tok,
     if (tok)
         e->tok = (folio_tokenizer *)folio_tokenizer_ref(tok);
     e->events_end = &e->events;
-    e->call = (folio_engine_calls){folio_runner_forward, folio_runner_read,
-                                   folio_runner_read_top, is_lost};
+    e->call =
+        (folio_engine_calls){folio_runner_forward_draw, folio_runner_read_drawn,
+                             folio_runner_read_rows, is_lost};
     FOLIO_TRY(open_all(e));
     folio_engine_publish(e);
     *out = e;
@@ -238,9 +252,15 @@ void folio_engine_close(folio_engine **pe)
     free(e->verdict);
     free(e->took);
     free(e->logits);
-    free(e->top);
-    free(e->n_nan);
-    free(e->rows);
+    free(e->words);
+    free(e->edits);
+    free(e->fresh);
+    free(e->counted);
+    free(e->open_row);
+    for (int i = 0; i < 2; i++) {
+        free(e->flight[i].rows);
+        free(e->flight[i].on_host);
+    }
     free(e->span);
     FOLIO_FREE(*pe);
 }

@@ -273,6 +273,7 @@ folio_status folio_job_open(const folio_engine *e,
                                    : job->submit_ns + r->deadline_ns;
     FOLIO_TRY(copy_ids(e, r, job));
     FOLIO_TRY(copy_sample(e, r, job));
+    FOLIO_TRY(folio_row_open(e, job));
     FOLIO_TRY(open_stops(e, r, job));
     FOLIO_TRY(make_requests(e, job));
     for (int32_t i = 0; i < r->n; i++)
@@ -301,6 +302,7 @@ void folio_job_close(folio_job **job)
     }
     free((*job)->prompt);
     free((*job)->arrays);
+    free((*job)->edits);
     free((*job)->scores);
     folio_stop_set_close(&(*job)->stops);
     FOLIO_FREE(*job);

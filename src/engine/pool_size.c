@@ -72,7 +72,8 @@ static folio_status from_memory(folio_engine *e, const folio_runner_params *r,
     folio_device_info info = {.size = sizeof info};
     uint64_t scratch = 0, block = 0;
     folio_device_get_info(e->model->dev, &info);
-    FOLIO_RETURN_IF(folio_runner_measure(e->model, r, &scratch, &block));
+    FOLIO_RETURN_IF(folio_runner_measure(e->model, r, e->n_ids,
+                                         FOLIO_LOGPROBS_MAX, &scratch, &block));
     const uint64_t live = folio_device_live_bytes(e->model->dev);
     const uint64_t may =
         (uint64_t)((double)info.global_bytes * e->p.utilization);
@@ -125,7 +126,6 @@ folio_status folio_pool_size(folio_engine *e, folio_runner_params *r)
     r->kv_type = p->kv_type;
     r->deterministic = p->deterministic;
     r->exact = p->exact;
-    r->run_ahead = p->run_ahead;
     r->max_tok = r->pass_tok = p->budget;
     if (n == 0 && (on_host || info.global_bytes == 0)) {
         n = folio_div_up(r->max_ctx, p->block_size);

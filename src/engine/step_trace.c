@@ -7,10 +7,10 @@
 #include <stdio.h>
 #include <string.h>
 
-void folio_span_keep(folio_engine *e)
+void folio_span_keep(folio_engine *e, const folio_step_span *span)
 {
     if (e->p.trace_steps)
-        e->span[e->n_spans++ % (uint64_t)e->p.trace_steps] = e->now;
+        e->span[e->n_spans++ % (uint64_t)e->p.trace_steps] = *span;
 }
 
 /* Nanoseconds as microseconds with their fraction. */
@@ -38,7 +38,7 @@ static bool put_step(FILE *f, const folio_step_span *s)
     bool ok = put_phase(f, s, 1, "plan", s->begin, s->planned);
     ok = ok && put_phase(f, s, 2, "upload", s->planned, s->uploaded);
     ok = ok && put_phase(f, s, 3, "kernels", s->uploaded, s->enqueued);
-    ok = ok && put_phase(f, s, 4, "wait", s->enqueued, s->waited);
+    ok = ok && put_phase(f, s, 4, "wait", s->waits, s->waited);
     ok = ok && put_phase(f, s, 5, "sample", s->waited, s->sampled);
     return ok && put_phase(f, s, 6, "commit", s->sampled, s->end);
 }

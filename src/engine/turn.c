@@ -10,13 +10,12 @@
 /* A pass that fails so often in a row is given up. */
 #define MAX_TRIES 3
 
+/* What is to be audited must have settled: every so many plans the device does
+ * not run ahead. */
+#define AUDIT_EVERY 8
+
 _Static_assert(sizeof(folio_block_copy) == 2 * sizeof(int32_t),
                "the runner reads copies as pairs");
-
-static folio_answer *answer_of(const folio_request *r)
-{
-    return &((folio_job *)r->user)->answer[r->completion];
-}
 
 /* ---- in ------------------------------------------------------------------ */
 
@@ -57,12 +56,12 @@ static folio_status take_in(folio_engine *e)
 static void note_plan(folio_engine *e, const folio_step *step, uint64_t now)
 {
     for (int32_t i = 0; i < step->n_admitted; i++) {
-        folio_answer *a = answer_of(step->admitted[i]);
+        folio_answer *a = folio_answer_of(step->admitted[i]);
         if (!a->admitted_ns)
             a->admitted_ns = now;
     }
     for (int32_t i = 0; i < step->n_released; i++) {
-        folio_answer *a = answer_of(step->released[i]);
+        folio_answer *a = folio_answer_of(step->released[i]);
         folio_answer_end(e, a, FOLIO_REASON_ERROR, FOLIO_E_INTERNAL, now);
         folio_answer_release(e, a);
     }
@@ -90,30 +89,41 @@ static void fail_engine(folio_engine *e, folio_status st, uint64_t now)
             }
 }
 
-/* The pass did not happen. Its requests wait for the next try, or end. */
-static folio_status give_up_step(folio_engine *e, const folio_step *step,
-                                 folio_status why, uint64_t now)
+/* The pass of `f` did not happen: its step is taken back. What the device may
+ * still compute of it is overwritten by what comes behind. */
+static folio_status take_back(folio_engine *e, const folio_flight *f)
 {
-    e->n_failed_steps++;
-    e->now.failed = true;
     if (e->call.is_lost(e->runner))
         return FOLIO_E_DEVICE;
-    FOLIO_RETURN_IF(folio_sched_rollback(e->sched, step));
+    folio_row_forget_counts(e);
+    return folio_sched_rollback(e->sched, f->step);
+}
+
+/* The requests of a step that was taken back wait for the next try, or end. */
+static void give_up_step(folio_engine *e, folio_flight *f, folio_status why)
+{
+    const folio_step *step = f->step;
+    const uint64_t now = folio_engine_now(e);
+    f->step = NULL;
+    f->span.failed = true;
+    f->span.end = now;
+    folio_span_keep(e, &f->span);
+    e->n_failed_steps++;
     if (++e->n_failed < MAX_TRIES)
-        return FOLIO_OK;
+        return;
     e->n_failed = 0;
     for (int32_t i = 0; i < step->n_seq; i++) {
         folio_request *r = step->seq[i].req;
         folio_sched_finish(e->sched, r, FOLIO_FINISH_ERROR, why);
-        folio_answer_end(e, answer_of(r), FOLIO_REASON_ERROR, why, now);
+        folio_answer_end(e, folio_answer_of(r), FOLIO_REASON_ERROR, why, now);
     }
-    return FOLIO_OK;
 }
 
 /* ---- compute ------------------------------------------------------------- */
 
-static folio_status compute(folio_engine *e, const folio_step *step)
+static folio_status enqueue(folio_engine *e, folio_flight *f)
 {
+    const folio_step *step = f->step;
     folio_batch b = {
         .n_tok = step->n_tok,
         .n_seq = step->n_seq,
@@ -127,14 +137,19 @@ static folio_status compute(folio_engine *e, const folio_step *step)
         .n_copies = step->n_copies,
         .copies = step->n_copies ? &step->copies[0].src : NULL,
     };
-    folio_engine_pick_rows(e, step, &b);
-    FOLIO_RETURN_IF(e->call.forward(e->runner, &b, -1));
+    folio_draw d;
+    const bool draws = folio_row_pack(e, f, &b, &d);
+    /* A step before that is still under way has no rows but those that draw. */
+    for (int32_t i = 0; i < step->n_seq; i++)
+        e->open_row[i] = step->seq[i].pending_row;
+    FOLIO_RETURN_IF(
+        e->call.forward(e->runner, &b, draws ? &d : NULL, e->open_row));
     if (e->p.trace_steps) {
-        e->now.enqueued = folio_engine_now(e);
-        e->now.uploaded =
-            FOLIO_MIN(e->now.planned + e->runner->upload_ns, e->now.enqueued);
+        f->span.enqueued = folio_engine_now(e);
+        f->span.uploaded =
+            FOLIO_MIN(f->span.planned + e->runner->upload_ns, f->span.enqueued);
     }
-    return folio_engine_draw(e, step);
+    return FOLIO_OK;
 }
 
 /* Text of the drawn ids, for those whose row still counts. */
@@ -144,10 +159,10 @@ static folio_status read_text(folio_engine *e, const folio_step *step)
         const folio_step_row *row = &step->seq[step->row_seq[i]];
         const folio_request *r = row->req;
         bool stop = false;
-        if (e->verdict[i] == FOLIO_VERDICT_ERROR || row->epoch != r->epoch ||
-            r->state != FOLIO_REQUEST_RUNNING)
+        if (e->verdict[i] == FOLIO_VERDICT_ERROR || !folio_row_counts(row))
             continue;
-        FOLIO_RETURN_IF(folio_answer_push(answer_of(r), e->next[i], &stop));
+        FOLIO_RETURN_IF(
+            folio_answer_push(folio_answer_of(r), e->next[i], &stop));
         if (stop)
             e->verdict[i] = FOLIO_VERDICT_STOP;
     }
@@ -158,7 +173,7 @@ static void report(folio_engine *e, const folio_step *step, uint64_t now)
 {
     for (int32_t i = 0; i < step->n_rows; i++) {
         const folio_request *r = step->seq[step->row_seq[i]].req;
-        folio_answer *a = answer_of(r);
+        folio_answer *a = folio_answer_of(r);
         if (e->took[i])
             folio_answer_token(e, a, e->next[i], now);
         if (r->state == FOLIO_REQUEST_FINISHED)
@@ -169,15 +184,15 @@ static void report(folio_engine *e, const folio_step *step, uint64_t now)
         if (!((folio_job *)r->user)->poisoned)
             continue;
         folio_sched_finish(e->sched, r, FOLIO_FINISH_ERROR, FOLIO_E_INTERNAL);
-        folio_answer_end(e, answer_of(r), FOLIO_REASON_ERROR, FOLIO_E_INTERNAL,
-                         now);
+        folio_answer_end(e, folio_answer_of(r), FOLIO_REASON_ERROR,
+                         FOLIO_E_INTERNAL, now);
     }
 }
 
 static folio_status audit(folio_engine *e)
 {
     folio_audit_report rep;
-    if (!e->p.audit)
+    if (!e->p.audit || e->flight[0].step || e->flight[1].step)
         return FOLIO_OK;
     folio_sched_audit(e->sched, &rep);
     if (rep.n == 0)
@@ -195,50 +210,98 @@ static void note_pace(folio_engine *e, const folio_step *step, uint64_t ns)
     folio_pace_note(&e->pace, n_decode, step->n_tok - n_decode, ns);
 }
 
-static folio_status turn(folio_engine *e)
+/* Plans the next step and enqueues it. f->step stays NULL where there is
+ * nothing to compute. *why: the pass failed and was taken back. */
+static folio_status begin_step(folio_engine *e, folio_flight *f,
+                               folio_status *why)
 {
     const folio_step *step;
-    const bool traced = e->p.trace_steps > 0;
-    uint64_t now = folio_engine_now(e);
-    e->now = (folio_step_span){.begin = now};
-    FOLIO_RETURN_IF(take_in(e));
+    const uint64_t now = folio_engine_now(e);
+    f->span = (folio_step_span){.begin = now};
     folio_sched_limit_prompts(
         e->sched, folio_pace_limit(&e->pace, folio_sched_n_decoding(e->sched)));
     FOLIO_RETURN_IF(folio_sched_plan(e->sched, now, &step));
     note_plan(e, step, now);
-    if (step->n_seq == 0) {
-        e->n_empty++;
-        return audit(e);
-    }
+    if (step->n_seq == 0)
+        return FOLIO_OK;
+    if (e->p.trace_steps)
+        f->span.planned = folio_engine_now(e);
+    f->span.number = step->number;
+    f->span.n_tok = step->n_tok;
+    f->span.n_seq = step->n_seq;
+    f->span.n_rows = step->n_rows;
+    f->span.n_waiting = step->n_waiting;
+    f->step = step;
+    *why = enqueue(e, f);
+    return *why == FOLIO_OK ? FOLIO_OK : take_back(e, f);
+}
+
+/* Waits for a step, draws, and commits it. Where that fails, what is under way
+ * behind it (NULL: nothing) is taken back, too. */
+static folio_status end_step(folio_engine *e, folio_flight *f,
+                             folio_flight *behind)
+{
+    const folio_step *step = f->step;
+    const bool traced = e->p.trace_steps > 0;
     if (traced)
-        e->now.planned = folio_engine_now(e);
-    e->now.number = step->number;
-    e->now.n_tok = step->n_tok;
-    e->now.n_seq = step->n_seq;
-    e->now.n_rows = step->n_rows;
-    e->now.n_waiting = step->n_waiting;
-    const folio_status st = compute(e, step);
-    now = folio_engine_now(e);
-    if (st != FOLIO_OK) {
-        FOLIO_RETURN_IF(give_up_step(e, step, st, now));
-        e->now.end = now;
-        folio_span_keep(e);
-        return audit(e);
+        f->span.waits = folio_engine_now(e);
+    const folio_status why = folio_engine_draw(e, f);
+    if (why != FOLIO_OK) {
+        if (behind) {
+            FOLIO_RETURN_IF(take_back(e, behind));
+            behind->step = NULL;
+        }
+        FOLIO_RETURN_IF(take_back(e, f));
+        give_up_step(e, f, why);
+        return FOLIO_OK;
     }
     e->n_failed = 0;
-    e->now.waited = now;
-    note_pace(e, step, now - e->now.begin);
+    const uint64_t now = f->span.waited = folio_engine_now(e);
+    /* The device began it when it was through with the one before. */
+    note_pace(e, step, now - FOLIO_MAX(f->span.begin, e->waited_ns));
+    e->waited_ns = now;
     FOLIO_RETURN_IF(read_text(e, step));
     if (traced)
-        e->now.sampled = folio_engine_now(e);
+        f->span.sampled = folio_engine_now(e);
     FOLIO_RETURN_IF(
         folio_sched_commit(e->sched, step, e->next, e->verdict, e->took));
     report(e, step, now);
+    f->step = NULL;
     e->n_steps++;
-    e->step_ns += now - e->now.begin;
+    e->step_ns += now - e->turn_ns;
     if (traced)
-        e->now.end = folio_engine_now(e);
-    folio_span_keep(e);
+        f->span.end = folio_engine_now(e);
+    folio_span_keep(e, &f->span);
+    return FOLIO_OK;
+}
+
+/* One step is planned and enqueued and one is read and committed: the same
+ * one or, where run_ahead lets the device be ahead of the host, the one before;
+ * unless the host has to see that one before anybody can plan. */
+static folio_status turn(folio_engine *e)
+{
+    folio_flight *old = &e->flight[e->newest], *next = &e->flight[!e->newest];
+    folio_status why = FOLIO_OK;
+    const bool settles =
+        old->must_settle ||
+        (e->p.audit && old->span.number % AUDIT_EVERY == AUDIT_EVERY - 1);
+    const bool plans = !old->step || !settles;
+    e->turn_ns = folio_engine_now(e);
+    FOLIO_RETURN_IF(take_in(e));
+    if (plans) {
+        e->newest = !e->newest;
+        FOLIO_RETURN_IF(begin_step(e, next, &why));
+        e->n_empty += !old->step && !next->step;
+    }
+    if (old->step)
+        FOLIO_RETURN_IF(
+            end_step(e, old, next->step && why == FOLIO_OK ? next : NULL));
+    else if (next->step && why == FOLIO_OK &&
+             (e->p.run_ahead == 0 || next->must_settle))
+        FOLIO_RETURN_IF(end_step(e, next, NULL));
+    /* After the one before, which succeeded: the first failure in a row. */
+    if (why != FOLIO_OK)
+        give_up_step(e, next, why);
     return audit(e);
 }
 

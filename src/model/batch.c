@@ -47,6 +47,12 @@ static folio_status check_counts(const folio_batch *b,
     return FOLIO_OK;
 }
 
+static bool is_open(const folio_batch_limits *lim, int32_t s)
+{
+    return lim->open_row && lim->open_row[s] >= 0 &&
+           lim->open_row[s] < lim->n_open;
+}
+
 /* Sequence s: lengths, its part of the tables, positions and slots. */
 static folio_status check_seq(const folio_batch *b,
                               const folio_batch_limits *lim, int32_t s,
@@ -87,6 +93,8 @@ static folio_status check_seq(const folio_batch *b,
         if (b->slot[t] != slot)
             return BAD(FOLIO_E_INVAL, "batch: slot[%d] = %d, the table says %d",
                        t, b->slot[t], slot);
+        if (is_open(lim, s) && t == last - 1 && b->tok[t] == -1)
+            continue;
         if (b->tok[t] < 0 || b->tok[t] >= lim->n_vocab)
             return BAD(FOLIO_E_RANGE,
                        "batch: tok[%d] = %d is outside the vocabulary of %d", t,

@@ -11,7 +11,8 @@ typedef struct piece {
     int32_t row0, n_rows; /* rows of the batch that lie in it */
     int32_t n_seq;
     int32_t *q_start, *kv_len, *table_start; /* [n_seq (+ 1)] */
-    folio_view tok, pos, slot, rows, copies;
+    folio_view tok, pos, slot, rows, copies, take;
+    bool open; /* some of its tokens are drawn by the forward before */
     folio_attn_work work[FOLIO_MAX_PLANS];
 } piece;
 
@@ -119,7 +120,33 @@ static folio_status put_tables(folio_runner *r, const folio_batch *b,
     return FOLIO_OK;
 }
 
+/* Where in the upload's buffer each token of a piece is, if some are where
+ * the forward before has drawn them. */
+static folio_status put_take(folio_runner *r, const folio_batch *b,
+                             const int32_t *open_row, piece *p)
+{
+    const int32_t at = (int32_t)(p->tok.offset / sizeof(int32_t));
+    p->open = false;
+    for (int32_t s = 0; open_row && s < b->n_seq; s++) {
+        const int32_t t = b->q_start[s + 1] - 1;
+        p->open |= t >= p->first && t < p->last && b->tok[t] == FOLIO_TOK_OPEN;
+    }
+    if (!p->open)
+        return FOLIO_OK;
+    FOLIO_RETURN_IF(put(&r->up, NULL, (size_t)(p->last - p->first), &p->take));
+    int32_t *take = r->up.host + p->take.offset / sizeof(int32_t);
+    for (int32_t i = 0; i < p->last - p->first; i++)
+        take[i] = at + i;
+    for (int32_t s = 0; s < b->n_seq; s++) {
+        const int32_t t = b->q_start[s + 1] - 1;
+        if (t >= p->first && t < p->last && b->tok[t] == FOLIO_TOK_OPEN)
+            take[t - p->first] = (int32_t)r->draw.last_ids + open_row[s];
+    }
+    return FOLIO_OK;
+}
+
 static folio_status upload_piece(folio_runner *r, const folio_batch *b,
+                                 const folio_draw *d, const int32_t *open_row,
                                  piece *p)
 {
     folio_upload *u = &r->up;
@@ -153,7 +180,25 @@ static folio_status upload_piece(folio_runner *r, const folio_batch *b,
         p->work[w].table_start = table_start;
         p->work[w].tables = tables;
     }
+    FOLIO_RETURN_IF(put_take(r, b, open_row, p));
+    if (d && p->last == b->n_tok)
+        FOLIO_RETURN_IF(folio_drawer_put(r, d, b->n_rows));
     return folio_upload_send(u, r->queue);
+}
+
+/* The piece's tokens are complete on the device. */
+static folio_status run_take(folio_runner *r, piece *p)
+{
+    if (!p->open)
+        return FOLIO_OK;
+    /* Ids as rows of one number each, whose bits are moved as they are. */
+    folio_gather_rows_args a = {.x = {r->up.buf, 0},
+                                .idx = p->take,
+                                .out = {r->draw.tok, 0},
+                                .n_rows = p->last - p->first,
+                                .dim = 1};
+    p->tok = a.out;
+    return folio_op_run(r->draw.take_op, r->queue, &a);
 }
 
 static folio_status run_copies(folio_runner *r, const folio_batch *b,
@@ -267,14 +312,16 @@ static folio_status check_trace(const folio_runner *r, const folio_batch *b,
                       b->n_rows);
 }
 
-folio_status folio_runner_forward(folio_runner *r, const folio_batch *b,
-                                  int32_t trace_tok)
+static folio_status forward(folio_runner *r, const folio_batch *b,
+                            int32_t trace_tok, const folio_draw *d,
+                            const int32_t *open_row)
 {
     piece p = {0};
-    if (!r || !b)
-        return FOLIO_E_INVAL;
+    folio_batch_limits limits = r->limits;
+    limits.open_row = open_row;
+    limits.n_open = r->draw.last_rows;
     FOLIO_RETURN_IF(
-        folio_batch_check(b, &r->limits, r->slot_bits, &r->model->log));
+        folio_batch_check(b, &limits, r->slot_bits, &r->model->log));
     FOLIO_RETURN_IF(check_trace(r, b, trace_tok));
     /* A failure below leaves no result to read. */
     r->last_rows = -1;
@@ -290,17 +337,34 @@ folio_status folio_runner_forward(folio_runner *r, const folio_batch *b,
             p.n_rows++;
         cut_piece(r, b, &p);
         const uint64_t t0 = folio_clock_ns();
-        FOLIO_RETURN_IF(upload_piece(r, b, &p));
+        FOLIO_RETURN_IF(upload_piece(r, b, d, open_row, &p));
         r->upload_ns += folio_clock_ns() - t0;
+        FOLIO_RETURN_IF(run_take(r, &p));
         FOLIO_RETURN_IF(run_copies(r, b, &p));
         FOLIO_RETURN_IF(run_body(r, &p, trace_tok));
         FOLIO_RETURN_IF(run_head(r, b, &p, trace_tok));
     }
+    r->draw.last_rows = 0;
+    if (d)
+        FOLIO_RETURN_IF(folio_drawer_run(r, d, b->n_rows));
     r->last_rows = b->n_rows;
     r->traced = trace_tok >= 0;
     r->n_tokens += (uint64_t)b->n_tok;
     r->n_forwards++;
     return FOLIO_OK;
+}
+
+folio_status folio_runner_forward(folio_runner *r, const folio_batch *b,
+                                  int32_t trace_tok)
+{
+    return r && b ? forward(r, b, trace_tok, NULL, NULL) : FOLIO_E_INVAL;
+}
+
+folio_status folio_runner_forward_draw(folio_runner *r, const folio_batch *b,
+                                       const folio_draw *d,
+                                       const int32_t *open_row)
+{
+    return forward(r, b, -1, d, open_row);
 }
 
 folio_status folio_runner_read(folio_runner *r, float *out)
@@ -310,12 +374,26 @@ folio_status folio_runner_read(folio_runner *r, float *out)
     if (r->last_rows < 0)
         return folio_fail(&r->model->log, FOLIO_E_INVAL,
                           "read: there is no finished forward");
-    size_t n_vocab = (size_t)r->model->desc.n_vocab;
-    for (int32_t at = 0; at < r->last_rows; at += r->rows_per_buf) {
-        int32_t n = FOLIO_MIN(r->rows_per_buf, r->last_rows - at);
-        FOLIO_RETURN_IF(folio_queue_read(
-            r->queue, (folio_view){r->logits[at / r->rows_per_buf], 0},
-            out + (size_t)at * n_vocab, (size_t)n * n_vocab * sizeof *out));
+    return folio_runner_read_rows(r, 0, r->last_rows, out);
+}
+
+folio_status folio_runner_read_rows(folio_runner *r, int32_t first, int32_t n,
+                                    float *out)
+{
+    const size_t n_vocab = (size_t)r->model->desc.n_vocab;
+    if (first < 0 || n < 0 || n > r->last_rows - first)
+        return folio_fail(&r->model->log, FOLIO_E_RANGE,
+                          "read: rows %d to %d + %d of %d", first, first, n,
+                          r->last_rows);
+    for (int32_t done = 0; done < n;) {
+        const int32_t at = first + done, in = at % r->rows_per_buf;
+        const int32_t k = FOLIO_MIN(r->rows_per_buf - in, n - done);
+        const folio_view from = {r->logits[at / r->rows_per_buf],
+                                 (size_t)in * n_vocab * sizeof *out};
+        FOLIO_RETURN_IF(folio_queue_read(r->queue, from,
+                                         out + (size_t)done * n_vocab,
+                                         (size_t)k * n_vocab * sizeof *out));
+        done += k;
     }
     return FOLIO_OK;
 }

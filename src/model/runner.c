@@ -27,6 +27,7 @@ void folio_runner_close(folio_runner **pr)
         return;
     folio_runner *r = *pr;
     folio_lowered_fini(&r->low);
+    folio_drawer_fini(&r->draw);
     folio_op_close(&r->copy_op);
     folio_op_close(&r->top_op[0]);
     folio_op_close(&r->top_op[1]);
@@ -215,7 +216,7 @@ static size_t step_ints(folio_runner *r, const folio_lowered *low,
     size_t blocks = (size_t)folio_div_up(m->max_ctx, m->block_size);
     size_t n = 3 * section(tok) + section(FOLIO_MIN(tok, (size_t)m->max_rows)) +
                section(2 * (size_t)m->max_copies) + 3 * section(seqs + 1) +
-               section(seqs * blocks);
+               section(seqs * blocks) + folio_drawer_ints(r, step_tok);
     for (int32_t w = 0; w < low->n_plans; w++) {
         folio_attn_plan_bounds *b = &r->bound[w];
         folio_attn_plan_params_of(low->attn[w], &r->plan[w]);
@@ -260,11 +261,15 @@ static folio_status open_lowered(folio_runner *r)
             return st;
         if (st == FOLIO_OK) {
             size_t ints = step_ints(r, &r->low, tok);
-            if (ints <= limit / sizeof(int32_t)) {
+            size_t more = folio_drawer_results(r);
+            if (ints <= limit / sizeof(int32_t) &&
+                more <= limit / sizeof(int32_t) - ints) {
                 r->scratch_bytes +=
-                    r->low.arena.total + ints * sizeof(int32_t) +
+                    r->low.arena.total + (ints + more) * sizeof(int32_t) +
                     (r->low.scratch ? folio_buf_bytes(r->low.scratch) : 0);
-                return folio_upload_open(&r->up, r->dev, ints);
+                FOLIO_RETURN_IF(folio_upload_open(&r->up, r->dev, ints + more));
+                r->up.cap = ints; /* the rest is the drawer's */
+                return FOLIO_OK;
             }
             folio_lowered_fini(&r->low);
         }
@@ -368,8 +373,10 @@ static folio_status open_all(folio_runner *r)
     FOLIO_RETURN_IF(open_kv(r));
     FOLIO_RETURN_IF(open_rope(r));
     FOLIO_RETURN_IF(open_logits(r));
+    folio_drawer_plan(r);
     FOLIO_RETURN_IF(open_lowered(r));
     FOLIO_RETURN_IF(open_top(r));
+    FOLIO_RETURN_IF(folio_drawer_open(r));
     FOLIO_RETURN_IF(open_copy(r));
     if (r->prm.trace)
         FOLIO_RETURN_IF(folio_buf_open(r->dev,
@@ -382,7 +389,7 @@ static folio_status open_all(folio_runner *r)
 }
 
 static folio_status make(folio_model *m, const folio_runner_params *p,
-                         folio_runner **out)
+                         int32_t n_ids, int32_t n_top, folio_runner **out)
 {
     folio_status st;
     if (p->size != sizeof *p)
@@ -396,6 +403,8 @@ static folio_status make(folio_model *m, const folio_runner_params *p,
     r->model = folio_model_retain(m);
     r->dev = folio_device_retain(m->dev);
     r->last_rows = -1;
+    r->draw.lim.n_ids = n_ids;
+    r->draw.lim.n_top = n_top;
     FOLIO_TRY(open_all(r));
     *out = r;
     return FOLIO_OK;
@@ -408,11 +417,19 @@ folio_status folio_runner_open(folio_model *m, const folio_runner_params *p,
                                folio_runner **out)
 {
     folio_runner_params def;
-    folio_runner *r;
     if (!m || !out)
         return FOLIO_E_INVAL;
     folio_runner_params_default(&def);
-    FOLIO_RETURN_IF(make(m, p ? p : &def, &r));
+    return folio_runner_open_drawing(m, p ? p : &def, 0, 0, out);
+}
+
+folio_status folio_runner_open_drawing(folio_model *m,
+                                       const folio_runner_params *p,
+                                       int32_t n_ids, int32_t n_top,
+                                       folio_runner **out)
+{
+    folio_runner *r;
+    FOLIO_RETURN_IF(make(m, p, n_ids, n_top, &r));
     folio_logf(&m->log, FOLIO_LOG_INFO,
                "plan: %d blocks of %d tokens (%.1f MiB of %s KV), %d tokens "
                "a pass, %.1f MiB scratch, deterministic %s",
@@ -426,6 +443,7 @@ folio_status folio_runner_open(folio_model *m, const folio_runner_params *p,
 }
 
 folio_status folio_runner_measure(folio_model *m, const folio_runner_params *p,
+                                  int32_t n_ids, int32_t n_top,
                                   uint64_t *scratch_bytes,
                                   uint64_t *block_bytes)
 {
@@ -433,7 +451,7 @@ folio_status folio_runner_measure(folio_model *m, const folio_runner_params *p,
     folio_runner_params small = *p;
     small.n_blocks =
         (int32_t)folio_div_up(p->max_ctx, FOLIO_MAX(p->block_size, 1));
-    FOLIO_RETURN_IF(make(m, &small, &r));
+    FOLIO_RETURN_IF(make(m, &small, n_ids, n_top, &r));
     *scratch_bytes = r->scratch_bytes;
     *block_bytes = r->kv.bytes / (uint64_t)r->prm.n_blocks;
     folio_runner_close(&r);

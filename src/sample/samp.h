@@ -70,6 +70,13 @@ void folio_sample_adjust(folio_sampler *s, const folio_sample_params *p,
 void folio_sample_report(const float *logits, int32_t n_vocab, float max,
                          int32_t id, int32_t n_top, folio_sample_result *out);
 
+/* The same of what is known of a row elsewhere: the id's logit, the log of the
+ * sum of exp, and its n_top largest logits, falling, an id
+ * of -1 behind the last. */
+void folio_sample_report_known(int32_t id, float logit, double lse,
+                               const int32_t *ids, const float *values,
+                               int32_t n_top, folio_sample_result *out);
+
 /* All that comes before the cut-off, for a resolved *p and a checked row: as
  * far as needed, a changed copy of the row in *x (else the row itself), and
  * its best id. *raw is the best id of the row itself. */

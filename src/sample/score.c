@@ -89,6 +89,24 @@ void folio_sample_report(const float *logits, int32_t n_vocab, float max,
     *out = r;
 }
 
+void folio_sample_report_known(int32_t id, float logit, double lse,
+                               const int32_t *ids, const float *values,
+                               int32_t n_top, folio_sample_result *out)
+{
+    folio_sample_result r = {.size = sizeof r,
+                             .id = id,
+                             .logit = logit,
+                             .logprob = log_prob(logit, lse),
+                             .lse = (float)lse};
+    while (r.n_top < n_top && ids[r.n_top] >= 0 &&
+           values[r.n_top] != -INFINITY) {
+        r.top_ids[r.n_top] = ids[r.n_top];
+        r.top_logprobs[r.n_top] = log_prob(values[r.n_top], lse);
+        r.n_top++;
+    }
+    *out = r;
+}
+
 folio_status folio_sampler_score(folio_sampler *s, const float *logits,
                                  int32_t n_vocab, int32_t target, int32_t n_top,
                                  folio_sample_result *result)

@@ -11,7 +11,7 @@ for option in --model --prompt --file --n-predict --device --ctx --temp --seed \
     --json --ids --ignore-eos --exact --kv --block --tokenize --no-special \
     --detokenize --top-logits --force --perplexity --trace --help --version \
     --requests --n-blocks --max-seqs --budget --pace --deterministic --watermark --no-prefix-cache \
-    --no-chunking --audit; do
+    --no-chunking --run-ahead --audit; do
     if grep -qE -- "^ +(-[a-z], )?$option( |\$)" "$T/help"; then
         pass
     else

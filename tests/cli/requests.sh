@@ -92,7 +92,7 @@ for i in 1 2 3 4 5 6; do
     printf '{"id": %s, "prompt": "Gravity is", "n_predict": 12}\n' $i
 done >"$T/six"
 for how in "--n-blocks 5 --block 4" "--no-prefix-cache" "--no-chunking" \
-    "--budget 8" "--max-seqs 1" "--watermark 2 --n-blocks 12 --block 4"; do
+    "--run-ahead 1" "--run-ahead 1 --n-blocks 5 --block 4" "--budget 8" "--max-seqs 1" "--watermark 2 --n-blocks 12 --block 4"; do
     # shellcheck disable=SC2086
     host --requests "$T/six" --audit $how
     exits "$how" 0

@@ -110,7 +110,7 @@ eng_answer *eng_find(eng *b, uint64_t request, int32_t completion)
     return a;
 }
 
-static void note(eng *b, const folio_event *ev)
+void eng_note(eng *b, const folio_event *ev)
 {
     eng_answer *a = eng_find(b, ev->request, ev->completion);
     cr_assert_not(a->ended, "request %llu: an event after its last one",
@@ -144,7 +144,7 @@ folio_status eng_try(eng *b, size_t *n)
     if (st != FOLIO_OK)
         return st;
     for (size_t i = 0; i < *n; i++)
-        note(b, &ev[i]);
+        eng_note(b, &ev[i]);
     b->n_steps++;
     return FOLIO_OK;
 }

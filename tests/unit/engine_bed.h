@@ -47,6 +47,8 @@ uint64_t eng_submit_as(eng *b, const folio_engine_request *r);
 size_t eng_step(eng *b);
 /* The same, where it may fail. */
 folio_status eng_try(eng *b, size_t *n);
+/* One event into the answers. */
+void eng_note(eng *b, const folio_event *ev);
 /* Until idle; fails after so many calls. */
 void eng_drain(eng *b, int max_steps);
 eng_answer *eng_find(eng *b, uint64_t request, int32_t completion);

@@ -533,6 +533,19 @@ WRAP(folio_status, folio_queue_read, folio_queue *q, folio_view src, void *dst,
                (q, src, dst, bytes));
 }
 
+WRAP(folio_status, folio_queue_read_begin, folio_queue *q, int number,
+     folio_view src, size_t bytes)
+{
+    OR_FAIL_ON(q ? q->dev : NULL, q, FAULT_READ, folio_queue_read_begin,
+               (q, number, src, bytes));
+}
+
+WRAP(folio_status, folio_queue_read_end, folio_queue *q, int number, void *dst)
+{
+    OR_FAIL_ON(q ? q->dev : NULL, q, FAULT_WAIT, folio_queue_read_end,
+               (q, number, dst));
+}
+
 WRAP(folio_status, folio_queue_copy, folio_queue *q, folio_view src,
      folio_view dst, size_t bytes)
 {

@@ -167,9 +167,9 @@ static void check_arrays(dry *b, const folio_step *s)
                                .n_copies = s->n_copies,
                                .copies =
                                    s->n_copies ? &s->copies[0].src : NULL};
-    const folio_batch_limits lim = {DRY_VOCAB, b->p.n_blocks, b->p.block_tok,
-                                    INT32_MAX, b->p.max_seqs, b->p.max_seqs,
-                                    INT32_MAX, b->p.max_seqs};
+    const folio_batch_limits lim = {
+        DRY_VOCAB,     b->p.n_blocks, b->p.block_tok, INT32_MAX, b->p.max_seqs,
+        b->p.max_seqs, INT32_MAX,     b->p.max_seqs,  NULL,      0};
     cr_assert_eq(folio_batch_check(&batch, &lim, b->bits, &b->p.log), FOLIO_OK,
                  "%s", b->log.last);
     free(tok);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "device/dev.h"
+#include "ops/sample_row.h"
 #include "unit/engine_bed.h"
 #include "unit/fail_alloc.h"
 
@@ -44,20 +45,21 @@ static bool fails(void)
 }
 
 static folio_status bad_forward(folio_runner *r, const folio_batch *x,
-                                int32_t trace_tok)
+                                const folio_draw *d, const int32_t *open_row)
 {
-    return fails() ? fault.st : folio_runner_forward(r, x, trace_tok);
+    return fails() ? fault.st : folio_runner_forward_draw(r, x, d, open_row);
 }
 
-static folio_status bad_read(folio_runner *r, float *out)
+static folio_status bad_read_drawn(folio_runner *r, int number,
+                                   folio_drawn *out)
 {
-    return fails() ? fault.st : folio_runner_read(r, out);
+    return fails() ? fault.st : folio_runner_read_drawn(r, number, out);
 }
 
-static folio_status bad_read_top(folio_runner *r, int32_t k, int32_t *ids,
-                                 float *values, int32_t *n_nan)
+static folio_status bad_read_rows(folio_runner *r, int32_t first, int32_t n,
+                                  float *out)
 {
-    return fails() ? fault.st : folio_runner_read_top(r, k, ids, values, n_nan);
+    return fails() ? fault.st : folio_runner_read_rows(r, first, n, out);
 }
 
 static bool is_lost(const folio_runner *r)
@@ -73,13 +75,14 @@ static void break_at(int from, int n, folio_status st, bool lost)
     fault.n = n;
     fault.st = st;
     fault.lost = lost;
-    b.e->call =
-        (folio_engine_calls){bad_forward, bad_read, bad_read_top, is_lost};
+    b.e->call = (folio_engine_calls){bad_forward, bad_read_drawn, bad_read_rows,
+                                     is_lost};
 }
 
 enum { N_ASKS = 4 };
 
-/* Greedy and sampled, short and in pieces, one of two completions. */
+/* Greedy and sampled, with counts of what was said, one that needs the host,
+ * short and in pieces, one of two completions. */
 static void submit_asks(uint64_t ids[N_ASKS])
 {
     for (int i = 0; i < N_ASKS; i++) {
@@ -91,6 +94,8 @@ static void submit_asks(uint64_t ids[N_ASKS])
         r.ignore_eos = 1;
         r.n = i == 2 ? 2 : 1;
         r.sample.temperature = i % 2 ? 1.2f : 0.0f;
+        r.sample.typical_p = i == 3 ? .9f : 1.0f;
+        r.sample.frequency_penalty = i == 2 ? 1.0f : 0.0f;
         ids[i] = eng_submit_as(&b, &r);
     }
 }
@@ -106,10 +111,11 @@ Test(engine_fail, a_pass_that_fails_once_changes_no_text)
     eng_drain(&b, 60);
     for (int i = 0; i < N_ASKS; i++)
         want[i] = *eng_find(&b, ids[i], 0);
-    for (int at = 0; at < 24; at++) {
+    for (int at = 0; at < 48; at++) {
         for (int n = 1; n <= 2; n++) {
+            b.p.run_ahead = at % 2;
             eng_open(&b);
-            break_at(at, n, kinds[at % 3], false);
+            break_at(at / 2, n, kinds[at % 3], false);
             submit_asks(ids);
             eng_drain(&b, 90);
             for (int i = 0; i < N_ASKS; i++) {
@@ -119,7 +125,7 @@ Test(engine_fail, a_pass_that_fails_once_changes_no_text)
                 cr_assert_str_eq(a->text, want[i].text);
             }
             eng_at_rest(&b);
-            cr_assert_eq(eng_stats(&b).failed_steps > 0, fault.at > at);
+            cr_assert_eq(eng_stats(&b).failed_steps > 0, fault.at > at / 2);
         }
     }
 }
@@ -191,12 +197,24 @@ Test(engine_fail, a_lost_device_ends_everything)
 
 /* ---- NaN ----------------------------------------------------------------- */
 
-static folio_status nan_read_top(folio_runner *r, int32_t k, int32_t *ids,
-                                 float *values, int32_t *n_nan)
+/* The results of the third step say that row 1 holds NaNs. */
+static folio_status nan_read_drawn(folio_runner *r, int number,
+                                   folio_drawn *out)
 {
-    FOLIO_RETURN_IF(folio_runner_read_top(r, k, ids, values, n_nan));
-    if (fault.at++ == 2)
-        n_nan[1] = 5;
+    static int32_t words[8 * FOLIO_SAMPLE_OUT];
+    FOLIO_RETURN_IF(folio_runner_read_drawn(r, number, out));
+    if (fault.at++ != 2)
+        return FOLIO_OK;
+    if (!out->out) {
+        memcpy(words, out->n_nan, 3 * sizeof *words);
+        words[1] = 5;
+        out->n_nan = words;
+    } else {
+        memcpy(words, out->out, 3 * FOLIO_SAMPLE_OUT * sizeof *words);
+        words[FOLIO_SAMPLE_OUT + SAMPLE_FLAGS] = SAMPLE_BAD;
+        words[FOLIO_SAMPLE_OUT + SAMPLE_ID] = -1;
+        out->out = words;
+    }
     return FOLIO_OK;
 }
 
@@ -208,11 +226,13 @@ static int32_t poison(void *user, folio_logits_row *row)
     return FOLIO_LOGITS_DRAW;
 }
 
+/* The best ids, ids drawn on the device, and rows seen by the host. */
 Test(engine_fail, nans_end_their_own_request)
 {
-    for (int full = 0; full <= 1; full++) {
+    for (int way = 0; way < 6; way++) {
         folio_engine_request r;
         uint64_t ids[3];
+        b.p.run_ahead = way / 3;
         eng_open(&b);
         for (int i = 0; i < 3; i++) {
             folio_engine_request_default(&r);
@@ -220,16 +240,18 @@ Test(engine_fail, nans_end_their_own_request)
             r.n_prompt = 4;
             r.max_new = 6;
             r.ignore_eos = 1;
-            r.logits = full && i == 1 ? poison : NULL;
+            r.sample.temperature = way % 3 == 1 ? 1.0f : 0.0f;
+            r.logits = way % 3 == 2 && i == 1 ? poison : NULL;
             ids[i] = eng_submit_as(&b, &r);
         }
         fault.at = 0;
-        if (!full)
-            b.e->call.read_top = nan_read_top;
+        if (way % 3 < 2)
+            b.e->call.read_drawn = nan_read_drawn;
         eng_drain(&b, 20);
         for (int i = 0; i < 3; i++) {
             const eng_answer *a = eng_find(&b, ids[i], 0);
-            cr_assert_eq(a->n, i == 1 ? 2 : 6);
+            cr_assert_eq(a->n, i == 1 ? 2 : 6, "way %d, %d: %d ids", way, i,
+                         a->n);
             cr_assert_eq(a->end.reason,
                          i == 1 ? FOLIO_REASON_ERROR : FOLIO_REASON_LENGTH);
             cr_assert_eq(a->end.status, i == 1 ? FOLIO_E_INTERNAL : FOLIO_OK);

@@ -69,6 +69,7 @@ Test(engine_open, bad_fields_are_refused_by_name)
         {"audit", AT(audit), 2},
         {"prompt_logprobs", AT(prompt_logprobs), 2},
         {"trace_steps", AT(trace_steps), -1},
+        {"run_ahead", AT(run_ahead), 2},
 #undef AT
     };
     for (size_t i = 0; i < FOLIO_COUNT(bad); i++) {
@@ -93,9 +94,6 @@ Test(engine_open, bad_fields_are_refused_by_name)
     b.p.watermark_blocks = 8;
     refused(FOLIO_E_INVAL, "watermark_blocks");
     b.p.watermark_blocks = -1;
-    b.p.run_ahead = 1;
-    refused(FOLIO_E_UNSUPPORTED, "run_ahead");
-    b.p.run_ahead = 0;
     b.p.kv_type = FOLIO_KV_I8;
     refused(FOLIO_E_UNSUPPORTED, "KV");
     folio_engine *e = NULL;
@@ -176,11 +174,15 @@ Test(engine_open, a_card_is_filled_up_to_its_share)
  * head. */
 enum { N_LAUNCHES = 28 };
 
-static uint64_t bus(const folio_engine_stats *s, const folio_engine_stats *t)
+/* What one step put on the bus. */
+typedef struct traffic {
+    uint64_t launches, writes, reads, waits;
+} traffic;
+
+static traffic between(const folio_engine_stats *s, const folio_engine_stats *t)
 {
-    cr_assert_eq(t->writes - s->writes, t->steps - s->steps);
-    cr_assert_eq(t->waits - s->waits, t->reads - s->reads);
-    return t->reads - s->reads;
+    return (traffic){t->launches - s->launches, t->writes - s->writes,
+                     t->reads - s->reads, t->waits - s->waits};
 }
 
 static int32_t leave_it(void *user, folio_logits_row *row)
@@ -190,36 +192,111 @@ static int32_t leave_it(void *user, folio_logits_row *row)
     return FOLIO_LOGITS_DRAW;
 }
 
+typedef enum batch_kind {
+    BATCH_PLAIN,  /* greedy: the best ids */
+    BATCH_DRAWN,  /* sampled, with penalties, bias and bans among them */
+    BATCH_SCORED, /* some with log-probabilities */
+    BATCH_MIXED,  /* one needs the host */
+    BATCH_HOST,   /* all do */
+    BATCH_KINDS
+} batch_kind;
+
+static uint64_t submit_of(batch_kind kind, int i)
+{
+    static const folio_logit_bias bias[] = {{3, 1.0f}, {1, -2.0f}};
+    static const int32_t ban[] = {5};
+    folio_engine_request r;
+    folio_engine_request_default(&r);
+    r.prompt = some + i;
+    r.n_prompt = 5 + (i % 2);
+    r.max_new = 7;
+    r.sample.temperature = kind == BATCH_PLAIN ? 0.0f : 1.0f;
+    r.sample.seed = (uint64_t)i;
+    if (kind == BATCH_DRAWN) {
+        r.sample.repetition_penalty = i % 2 ? 1.2f : 1.0f;
+        r.sample.presence_penalty = i % 3 ? .5f : 0.0f;
+        r.sample.logit_bias = bias;
+        r.sample.n_logit_bias = i % 4 == 1 ? 2 : 0;
+        r.sample.banned = ban;
+        r.sample.n_banned = i % 4 == 2;
+    }
+    if (kind == BATCH_SCORED)
+        r.logprobs = i % 3;
+    if (kind == BATCH_HOST || (kind == BATCH_MIXED && i == 3))
+        r.logits = leave_it;
+    return eng_submit_as(&b, &r);
+}
+
 Test(engine_open, one_write_and_one_read_whatever_the_batch)
 {
-    folio_engine_request r;
+    /* Behind the head, and reads: rows that need the host are one more. All of
+     * a step that needs it draw nothing on the device. */
+    static const struct {
+        uint64_t launches, reads;
+    } want[BATCH_KINDS] = {{1, 1}, {1, 1}, {2, 1}, {1, 2}, {0, 1}};
     b.p.n_blocks = 64;
     b.p.budget = 16;
     b.p.prefix_cache = 0;
     eng_open(&b);
-    for (int full = 0; full <= 1; full++) {
-        for (int i = 0; i < 6; i++) {
-            folio_engine_request_default(&r);
-            r.prompt = some + i;
-            r.n_prompt = 5 + (i % 2);
-            r.max_new = 7;
-            r.logits = full && i == 3 ? leave_it : NULL;
-            eng_submit_as(&b, &r);
-        }
+    for (int kind = 0; kind < BATCH_KINDS; kind++) {
+        int n_full = 0, n_fewer = 0;
+        for (int i = 0; i < 6; i++)
+            submit_of((batch_kind)kind, i);
         while (!folio_engine_is_idle(b.e)) {
             const folio_engine_stats s = eng_stats(&b);
             eng_step(&b);
             const folio_engine_stats t = eng_stats(&b);
-            const uint64_t reads = bus(&s, &t);
-            cr_assert_eq(reads, t.steps - s.steps);
-            if (t.steps == s.steps)
+            const traffic x = between(&s, &t);
+            if (t.steps == s.steps) {
+                cr_assert_eq(x.launches + x.writes + x.reads + x.waits, 0);
                 continue;
-            /* The best ids are one more. */
-            const uint64_t launches = t.launches - s.launches;
-            cr_assert(launches == N_LAUNCHES + 1 ||
-                          (full && launches == N_LAUNCHES),
-                      "%llu launches", (unsigned long long)launches);
+            }
+            cr_assert_eq(x.writes, 1, "%llu writes",
+                         (unsigned long long)x.writes);
+            cr_assert_eq(x.waits, x.reads);
+            const bool full = x.launches == N_LAUNCHES + want[kind].launches &&
+                              x.reads == want[kind].reads;
+            /* Before the one that is different joins or after it left, the
+             * others are as if it had never been there. */
+            const bool fewer = (kind == BATCH_SCORED || kind == BATCH_MIXED) &&
+                               x.launches == N_LAUNCHES + 1 && x.reads == 1;
+            cr_assert(full || fewer, "kind %d: %llu launches, %llu reads", kind,
+                      (unsigned long long)x.launches,
+                      (unsigned long long)x.reads);
+            n_full += full;
+            n_fewer += fewer;
         }
+        cr_assert_gt(n_full, 5);
+        cr_assert_lt(n_fewer, 4);
+    }
+}
+
+/* With run_ahead the same crosses the bus, and one launch more takes the ids
+ * where the step before drew them. */
+Test(engine_open, running_ahead_costs_one_launch)
+{
+    b.p.n_blocks = 64;
+    b.p.budget = 16;
+    b.p.prefix_cache = 0;
+    b.p.run_ahead = 1;
+    b.p.audit = 0; /* which would wait now and then */
+    eng_open(&b);
+    for (int kind = BATCH_PLAIN; kind <= BATCH_DRAWN; kind++) {
+        for (int i = 0; i < 6; i++)
+            submit_of((batch_kind)kind, i);
+        eng_step(&b);
+        eng_step(&b);
+        const folio_engine_stats s = eng_stats(&b);
+        for (int i = 0; i < 3; i++)
+            eng_step(&b);
+        const folio_engine_stats t = eng_stats(&b);
+        const traffic x = between(&s, &t);
+        cr_assert_eq(t.steps - s.steps, 3);
+        cr_assert_eq(x.launches, 3 * (N_LAUNCHES + 2));
+        cr_assert_eq(x.writes, 3);
+        cr_assert_eq(x.reads, 3);
+        cr_assert_eq(x.waits, 3);
+        eng_drain(&b, 20);
     }
 }
 
