@@ -125,6 +125,8 @@ void folio_discover_describe(cl_platform_id platform, cl_device_id id,
         d->global_bytes, device_u64(id, CL_DEVICE_MAX_MEM_ALLOC_SIZE), 0);
     d->local_bytes =
         folio_select_sane_bytes(device_u64(id, CL_DEVICE_LOCAL_MEM_SIZE));
+    if (d->local_bytes == 0) /* not to be learnt: what each has at least */
+        d->local_bytes = (uint64_t)32 << 10;
     d->compute_units = device_u32(id, CL_DEVICE_MAX_COMPUTE_UNITS);
     if (clGetDeviceInfo(id, CL_DEVICE_MAX_WORK_GROUP_SIZE, sizeof group, &group,
                         NULL) != CL_SUCCESS)
