@@ -25,6 +25,7 @@ enum {
     O_MAX_TOK,
     O_EXACT,
     O_DETERMINISTIC,
+    O_RUN_AHEAD,
     O_JSON,
     O_CSV,
     O_MD,
@@ -101,6 +102,10 @@ static const tool_option table[N_OPTIONS] = {
                          "sums in an order that does not depend on the "
                          "batch; default 1 on the host and CPU drivers.",
                          "--deterministic 1"},
+    [O_RUN_AHEAD] = {"--run-ahead", NULL, "0|1",
+                     "decode steps enqueued before the ids of the last one "
+                     "are read, as the engine may; default 1.",
+                     "--run-ahead 0"},
     [O_JSON] = {"--json", NULL, NULL,
                 "print one JSON object, errors too; default: text.", "--json"},
     [O_CSV] = {"--csv", NULL, NULL, "print lines for tools/plot.", "--csv"},
@@ -206,6 +211,8 @@ static int take(bench_options *o, int i, const char *arg)
         return take_int(i, arg, 1, 1 << 20, &o->max_tok);
     case O_DETERMINISTIC:
         return take_int(i, arg, 0, 1, &o->deterministic);
+    case O_RUN_AHEAD:
+        return take_int(i, arg, 0, 1, &o->run_ahead);
     case O_OUT:
         o->out = arg;
         break;
@@ -271,7 +278,8 @@ int bench_options_parse(int argc, char **argv, bench_options *o)
                          .prompt = 512,
                          .reps = 3,
                          .block = 16,
-                         .deterministic = -1};
+                         .deterministic = -1,
+                         .run_ahead = 1};
     tool_see_json(argc, argv, table, N_OPTIONS);
     while ((i = tool_next_option(argc, argv, table, N_OPTIONS, &next, &arg)) !=
            -1) {

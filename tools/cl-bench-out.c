@@ -93,11 +93,11 @@ static bool print_text(const bench_report *r, FILE *f)
         return !ferror(f);
     print_head(r, f);
     fprintf(f,
-            "settings KV %s, exact %s, deterministic %s, %lld runs of each, "
-            "%lld ids a forward, blocks of %lld\n\n",
+            "settings KV %s, exact %s, deterministic %s, run-ahead %lld, "
+            "%lld runs of each, %lld ids a forward, blocks of %lld\n\n",
             kv_name(r), r->o->exact ? "on" : "off",
-            r->rows[0].deterministic ? "on" : "off", r->o->reps, r->o->max_tok,
-            r->o->block);
+            r->rows[0].deterministic ? "on" : "off", r->o->run_ahead,
+            r->o->reps, r->o->max_tok, r->o->block);
     fprintf(f, "%-26s %11s %10s %8s %8s %10s %6s %6s %9s  %s\n", "case",
             "tokens/s", "first ms", "p50 ms", "p99 ms", "MB/step", "% mem",
             "% flop", "launches", "ids");
@@ -157,7 +157,8 @@ static void put_num(FILE *f, double v)
 
 static bool print_csv(const bench_report *r, FILE *f)
 {
-    fputs("date,device,driver,model,type,kv,exact,deterministic,arithmetic,"
+    fputs("date,device,driver,model,type,kv,exact,deterministic,run_ahead,"
+          "arithmetic,"
           "kind,batch,depth,n_new,fake_depth,tokens_s,first_s,p50_s,p99_s,"
           "step_s,weight_bytes,kv_bytes,flop,read_share,flop_share,"
           "read_bytes_s,flop_s,launches,writes,reads,waits,same,hash\n",
@@ -169,8 +170,8 @@ static bool print_csv(const bench_report *r, FILE *f)
         put_cell(f, r->dev.driver);
         put_cell(f, source_name(r));
         put_cell(f, r->type);
-        fprintf(f, "%s,%d,%d,%s,%s,%d,%d,%d,%d,", kv_name(r), r->o->exact,
-                c->deterministic, c->arithmetic,
+        fprintf(f, "%s,%d,%d,%d,%s,%s,%d,%d,%d,%d,", kv_name(r), r->o->exact,
+                c->deterministic, (int)r->o->run_ahead, c->arithmetic,
                 c->decode ? "decode" : "prefill", c->batch, c->depth, c->n_new,
                 c->fake);
         const double nums[] = {c->tok_s,
@@ -266,10 +267,11 @@ static json_t *model_json(const bench_report *r)
 static json_t *settings_json(const bench_report *r)
 {
     const bench_options *o = r->o;
-    return json_pack("{s:s,s:b,s:i,s:I,s:I,s:I}", "kv", kv_name(r), "exact",
+    return json_pack("{s:s,s:b,s:i,s:I,s:I,s:I,s:I}", "kv", kv_name(r), "exact",
                      o->exact, "deterministic", (int)o->deterministic, "reps",
                      (json_int_t)o->reps, "max_tok", (json_int_t)o->max_tok,
-                     "block", (json_int_t)o->block);
+                     "block", (json_int_t)o->block, "run_ahead",
+                     (json_int_t)o->run_ahead);
 }
 
 bool bench_print_json(const bench_report *r, FILE *f)

@@ -101,6 +101,7 @@ static folio_status feeder_init(bench_app *a, const bench_row *row, feeder *f)
     p.kv_type = o->kv_f32 ? FOLIO_KV_F32 : FOLIO_KV_F16;
     p.exact = o->exact;
     p.deterministic = (int32_t)o->deterministic;
+    p.run_ahead = row->decode && o->run_ahead;
     const folio_status st = folio_runner_open(a->model, &p, &f->run);
     if (st != FOLIO_OK)
         return st;
@@ -170,14 +171,10 @@ static void add(feeder *f, int32_t s, const int32_t *ids, int32_t pos,
     }
 }
 
-/* Computes the batch; the wanted rows' best ids become `next`. */
-static folio_status forward(feeder *f)
+/* The best ids that were read become `next`, if all logits are numbers. */
+static folio_status take(feeder *f, int32_t n_rows)
 {
-    folio_status st = folio_runner_forward(f->run, &f->b, -1);
-    if (st != FOLIO_OK || f->b.n_rows == 0)
-        return st;
-    st = folio_runner_read_top(f->run, 1, f->got, f->value, f->n_nan);
-    for (int32_t i = 0; i < f->b.n_rows && st == FOLIO_OK; i++) {
+    for (int32_t i = 0; i < n_rows; i++) {
         if (f->n_nan[i] || !isfinite(f->value[i]))
             return bench_fail(f->app, FOLIO_E_INTERNAL,
                               "sequence %d: %d logits are not numbers, the "
@@ -185,7 +182,16 @@ static folio_status forward(feeder *f)
                               f->row_seq[i], f->n_nan[i], (double)f->value[i]);
         f->next[f->row_seq[i]] = f->got[i];
     }
-    return st;
+    return FOLIO_OK;
+}
+
+/* Computes the batch, waits for its rows and takes them. */
+static folio_status forward(feeder *f)
+{
+    folio_status st = folio_runner_forward(f->run, &f->b, -1);
+    if (st == FOLIO_OK && f->b.n_rows > 0)
+        st = folio_runner_read_top(f->run, 1, f->got, f->value, f->n_nan);
+    return st == FOLIO_OK ? take(f, f->b.n_rows) : st;
 }
 
 /* All prompts, as many ids in each forward as it takes. */
@@ -210,19 +216,45 @@ static folio_status prefill(feeder *f, int32_t depth)
     return st;
 }
 
+/* Step i of a decode is enqueued; its ids are known or (ahead) those of the
+ * step before, which the device has. */
+static folio_status enqueue(feeder *f, int32_t pos, int32_t i, bool ahead)
+{
+    static const int32_t open = FOLIO_TOK_NEXT;
+    const bool known = !ahead || i == 0;
+    begin(f);
+    for (int32_t s = 0; s < f->n_seq; s++)
+        add(f, s, known ? &f->next[s] : &open, pos, 1, true);
+    /* Row s is sequence s: row_seq is the list of next rows, too. */
+    return ahead ? folio_runner_forward_ahead(f->run, &f->b, f->row_seq, i % 2)
+                 : folio_runner_forward(f->run, &f->b, -1);
+}
+
+static folio_status collect(feeder *f, int32_t i, bool ahead)
+{
+    const folio_status st =
+        ahead
+            ? folio_runner_read_ahead(f->run, i % 2, f->got, f->value, f->n_nan)
+            : folio_runner_read_top(f->run, 1, f->got, f->value, f->n_nan);
+    return st == FOLIO_OK ? take(f, f->n_seq) : st;
+}
+
 /* `n` steps from `depth` on; times[n], ids[n, n_seq], either may be NULL. */
 static folio_status decode(feeder *f, int32_t depth, int32_t n, double *times,
                            int32_t *ids)
 {
-    folio_status st = FOLIO_OK;
+    const bool ahead = f->app->o.run_ahead;
     const size_t row = (size_t)f->n_seq * sizeof *f->next;
     memcpy(f->next, f->first, row);
     double last = bench_now();
+    folio_status st = enqueue(f, depth, 0, ahead);
     for (int32_t i = 0; i < n && st == FOLIO_OK; i++) {
-        begin(f);
-        for (int32_t s = 0; s < f->n_seq; s++)
-            add(f, s, &f->next[s], depth + i, 1, true);
-        st = forward(f);
+        if (ahead && i + 1 < n)
+            st = enqueue(f, depth + i + 1, i + 1, true);
+        if (st == FOLIO_OK)
+            st = collect(f, i, ahead);
+        if (st == FOLIO_OK && !ahead && i + 1 < n)
+            st = enqueue(f, depth + i + 1, i + 1, false);
         if (ids)
             memcpy(ids + (size_t)i * (size_t)f->n_seq, f->next, row);
         const double now = bench_now();

@@ -22,7 +22,8 @@ typedef struct bench_list {
 typedef struct bench_options {
     const char *model, *shape, *type, *write, *device, *out;
     bench_list prefill, depths, batches;
-    long long n_new, prompt, reps, threads, max_tok, block, deterministic;
+    long long n_new, prompt, reps, threads, max_tok, block, deterministic,
+        run_ahead;
     bool have_prefill, have_depths, kv_f32, exact, fake, cross, verbose;
     bench_format format;
 } bench_options;

@@ -186,7 +186,8 @@ typedef struct folio_runner_params {
     folio_kv_type kv_type; /* default F16 */
     int32_t deterministic; /* -1 default: on for host and CPU drivers */
     int32_t exact;         /* default 0 */
-    int32_t run_ahead;     /* 0; others UNSUPPORTED */
+    int32_t run_ahead;     /* 1: folio_runner_forward_ahead may be used, which
+                              takes some scratch; default 0 */
     int32_t trace;         /* 1: allow the trace tap; default 0 */
     int32_t fused;         /* up to 8 tokens in few launches a layer: 1 wherever
                               an op for it exists, 0 never; -1 default: 1 except
@@ -258,6 +259,35 @@ FOLIO_API FOLIO_NODISCARD folio_status folio_runner_read_top(
  * block's output, the output norm. INVAL without a traced forward. */
 FOLIO_API FOLIO_NODISCARD folio_status folio_runner_read_trace(folio_runner *r,
                                                                float *out);
+
+/* ---- one step ahead ---- */
+
+/* In place of an id: the best one of a row of the forward before. */
+#define FOLIO_TOK_NEXT (-1)
+
+/* As folio_runner_forward without a trace, for greedy decoding that never waits
+ * for the host: the best id of each row is chosen on the device, stays there
+ * for the next forward, and is read later.
+ * r        opened with run_ahead 1
+ * batch    tok may be FOLIO_TOK_NEXT for the last token of a sequence
+ * next_row [n_seq] for such sequences the row, 0 .. n_rows - 1 of the forward
+ *          before, which must have been a call of this function; else ignored.
+ *          NULL: no sequence has one
+ * number   0 or 1, by which the ids are read; those of the same number that
+ *          were not read are lost
+ * Returns OK; INVAL, also without run_ahead or for another number; RANGE;
+ * TOO_LARGE; NOMEM; DEVICE. */
+FOLIO_API FOLIO_NODISCARD folio_status
+folio_runner_forward_ahead(folio_runner *r, const folio_batch *batch,
+                           const int32_t *next_row, int32_t number);
+/* Waits for the forward of this number, and not for those behind it.
+ * [out] ids, values, n_nan [R] as folio_runner_read_top with k = 1. Returns OK;
+ * INVAL where no such forward has rows to be read; DEVICE. */
+FOLIO_API FOLIO_NODISCARD folio_status folio_runner_read_ahead(folio_runner *r,
+                                                               int32_t number,
+                                                               int32_t *ids,
+                                                               float *values,
+                                                               int32_t *n_nan);
 
 /* Which variant each op of the lowered sequence got, for reports; NOT_FOUND
  * past the last. Strings live as long as the runner. */

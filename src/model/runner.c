@@ -75,11 +75,12 @@ static folio_status resolve(folio_runner *r)
                           "folio_runner_params.deterministic is %d, not -1, "
                           "0 or 1",
                           p->deterministic);
-    if (p->run_ahead != 0)
-        return folio_fail(log, FOLIO_E_UNSUPPORTED,
-                          "folio_runner_params.run_ahead is %d; only 0 is "
-                          "supported",
+    if (p->run_ahead != 0 && p->run_ahead != 1)
+        return folio_fail(log, FOLIO_E_INVAL,
+                          "folio_runner_params.run_ahead is %d, not 0 or 1",
                           p->run_ahead);
+    if (p->run_ahead && r->draw.lim.n_ids == 0)
+        r->draw.lim.n_ids = d->n_vocab;
     if (p->kv_type != FOLIO_KV_F16 && p->kv_type != FOLIO_KV_F32)
         return folio_fail(log, FOLIO_E_UNSUPPORTED,
                           "KV type %d is not supported: f32 and f16 are",

@@ -16,7 +16,8 @@
 /* Ids, values and the count of NaNs. */
 #define FOLIO_TOP_ROW_INTS (2 * (size_t)FOLIO_TOP_LARGE + 1)
 
-/* ---- drawing (drawer.c) ---------------------------------------------------- */
+/* ---- drawing (drawer.c) ----------------------------------------------------
+ */
 
 /* What a runner can draw, chosen when it opens. */
 typedef struct folio_draw_limits {
@@ -51,7 +52,7 @@ typedef struct folio_draw {
 
 /* Where a batch has FOLIO_TOK_OPEN for the last token of a sequence: the row
  * of the forward before that draws it. */
-#define FOLIO_TOK_OPEN (-1)
+#define FOLIO_TOK_OPEN FOLIO_TOK_NEXT
 
 /* What was drawn: arrays of the runner, until the next read. */
 typedef struct folio_drawn {

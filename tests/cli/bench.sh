@@ -14,7 +14,7 @@ bench --help
 exits "--help" 0
 for option in --model --shape --type --write --prefill --n-decode --depth \
     --batch --prompt --cross --fake-depth --reps --device --threads --kv \
-    --block --max-tok --exact --deterministic --json --csv --md --out; do
+    --block --max-tok --exact --deterministic --run-ahead --json --csv --md --out; do
     has "--help" "$OUT" "$option"
 done
 bench --version
@@ -49,6 +49,7 @@ wrong "from 1 to" --shape tiny -b 0
 wrong "whole number" --shape tiny -n -1
 wrong "whole number" --shape tiny --reps 0
 wrong "whole number" --shape tiny --deterministic 2
+wrong "whole number" --shape tiny --run-ahead 2
 wrong "f16 or f32" --shape tiny --kv f64
 wrong "--cross needs" --shape tiny --cross -b 2
 wrong "--prompt does nothing" --shape tiny --cross -b 2 -d 3 --prompt 4
@@ -127,6 +128,15 @@ hashes=$(value "[c['hash'] for c in j['rows']]")
 bench --shape tiny --device host "${bare[@]}" "${exact[@]}" --json -t 1 \
     --block 7 --max-tok 64
 is "in other pieces" "$(value "[c['hash'] for c in j['rows']]")" "$hashes"
+# One step at a time: the same ids, and one launch fewer.
+launches=$(value "j['rows'][2]['launches']")
+bench --shape tiny --device host "${cases[@]}" "${exact[@]}" --json \
+    --run-ahead 0
+is "without running ahead" "$(value "[c['hash'] for c in j['rows']]")" \
+    "$hashes"
+json "without running ahead, steps" "j['settings']['run_ahead'] == 0 and
+    all(c['writes'] == c['reads'] == 1 for c in j['rows'] if
+        c['kind'] == 'decode') and j['rows'][2]['launches'] < $launches"
 # Other weights: other ids.
 bench --shape tiny --device host "${cases[@]}" "${exact[@]}" --json \
     --type q4_0

@@ -333,7 +333,7 @@ Test(model_open, runner_parameters, .init = set_up, .fini = tear_down)
     WRONG(p.block_size = 0, FOLIO_E_INVAL, "block_size");
     WRONG(p.n_blocks = -1, FOLIO_E_INVAL, "n_blocks");
     WRONG(p.deterministic = 2, FOLIO_E_INVAL, "deterministic");
-    WRONG(p.run_ahead = 1, FOLIO_E_UNSUPPORTED, "run_ahead");
+    WRONG(p.run_ahead = 2, FOLIO_E_INVAL, "run_ahead");
     WRONG(p.kv_type = FOLIO_KV_I8, FOLIO_E_UNSUPPORTED, "KV");
     WRONG(p.max_ctx = TINY_CTX + 1, FOLIO_E_TOO_LARGE, "129", "128");
     WRONG(p.n_blocks = 31, FOLIO_E_TOO_LARGE, "31", "128");
