@@ -2,6 +2,27 @@
  * rows) per launch. Needs common.clh and gemv.clh, whose macros the host
  * defines; LANES is the work-group. Batch invariant, see gemv.clh. */
 
+#ifdef GEMV_ROUND
+
+/* Rounds x for launches with GEMV_ROUNDED: bytes [n_tok, cols], then a float2
+ * for each 32 columns. Grid (cols / 32 / WG, n_tok), rounded up. */
+__kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void gemv_round(
+    CVIEW(float, x), VIEW(uchar, rounded), const int cols, const int n_tok,
+    const int x_stride)
+{
+    CUSE(float, x);
+    USE(uchar, rounded);
+    const ulong i = get_global_id(0), t = get_global_id(1);
+    __global float2 *d =
+        (__global float2 *)(rounded + (ulong)n_tok * (ulong)cols);
+    if (i < (ulong)(cols / 32))
+        d[t * (ulong)(cols / 32) + i] =
+            gemv_round32(x + t * (ulong)x_stride + 32 * i,
+                         (__global int4 *)(rounded + t * (ulong)cols + 32 * i));
+}
+
+#else
+
 #ifdef GEMV_I8
 #define GEMV_ENTRY linear_gemv_i8
 #else
@@ -11,22 +32,30 @@
 /* Two buffers of sums save a barrier a tile, where they are small. */
 #define REDS (N > 2 ? 1 : 2)
 
-GEMV_FN float8 load_x(__global const float *x, ulong stride, int t, int last,
-                      int k)
-{
-    return vload8(0, x + (ulong)min(t, last) * stride + k);
-}
+#ifdef GEMV_ROUNDED
+#define X_TYPE uchar
+#define STAGE(c0, n)                                                           \
+    gemv_stage_rounded(                                                        \
+        &lx, (c0), (n), x,                                                     \
+        (__global const float2 *)(x + (ulong)n_tok * (ulong)cols), cols, tok,  \
+        n_tok - 1)
+#else
+#define X_TYPE       float
+#define STAGE(c0, n) GEMV_STAGE(lx, (c0), (n), LOAD_X)
+#define LOAD_X(t, k)                                                           \
+    vload8(0, x + (ulong)min(tok + (t), n_tok - 1) * (ulong)x_stride + (k))
+#endif
 
 /* Work-groups take the tiles of 16 rows in turn, each with the first loads of
  * the next one in flight; x is staged once where KC holds all of it. Grid
  * (any number up to the tiles, n_tok / N), rounded up. */
 __kernel __attribute__((reqd_work_group_size(LANES, 1, 1))) void GEMV_ENTRY(
-    CVIEW(float, x), CVIEW(uchar, w), CVIEW(float, bias), VIEW(float, y),
+    CVIEW(X_TYPE, x), CVIEW(uchar, w), CVIEW(float, bias), VIEW(float, y),
     const ulong row_bytes, const int rows, const int cols, const int n_tok,
     const int x_stride, const int y_stride, const int has_bias,
     const int accumulate)
 {
-    CUSE(float, x);
+    CUSE(X_TYPE, x);
     CUSE(uchar, w);
     CUSE(float, bias);
     USE(float, y);
@@ -35,7 +64,6 @@ __kernel __attribute__((reqd_work_group_size(LANES, 1, 1))) void GEMV_ENTRY(
     const int tok = (int)get_group_id(1) * N;
     const int n_tiles = (rows + 15) / 16, step = (int)get_num_groups(0);
     int tile = (int)get_group_id(0), turn = 0;
-#define X8(t, k) load_x(x, (ulong)x_stride, tok + (t), n_tok - 1, (k))
 
     gemv_tile now = gemv_open(w, min(tile, n_tiles - 1) * 16, row_bytes, cols);
     gemv_set s;
@@ -45,13 +73,13 @@ __kernel __attribute__((reqd_work_group_size(LANES, 1, 1))) void GEMV_ENTRY(
         gemv_clear(acc);
         if (cols <= KC) {
             if (tile == (int)get_group_id(0))
-                GEMV_STAGE(lx, 0, cols, X8);
+                STAGE(0, cols);
             gemv_rows(&now, 0, cols, &lx, &s, acc);
         } else {
             for (int c0 = 0; c0 < cols; c0 += KC) {
                 const int n = min(cols - c0, KC);
                 GEMV_BARRIER(); /* x of the columns before is still read */
-                GEMV_STAGE(lx, c0, n, X8);
+                STAGE(c0, n);
                 gemv_rows(&now, c0, n, &lx, &s, acc);
             }
         }
@@ -72,5 +100,6 @@ __kernel __attribute__((reqd_work_group_size(LANES, 1, 1))) void GEMV_ENTRY(
         if (REDS == 1)
             GEMV_BARRIER();
     }
-#undef X8
 }
+
+#endif

@@ -361,7 +361,7 @@ struct folio_variant {
 /* All rows, best first per op and place; *n = how many. */
 const folio_variant *folio_variants(size_t *n);
 
-#define FOLIO_OP_MAX_KERNELS 4
+#define FOLIO_OP_MAX_KERNELS 8
 /* The most ops that a fused one is composed of: norm, 3 products, 2 norms of
  * heads, rope_append. */
 #define FOLIO_OP_MAX_PARTS 8

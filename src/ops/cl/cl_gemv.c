@@ -13,8 +13,14 @@ static const int32_t step_toks[] = {1, 2, 4, 8};
 #define STEPS     ((int)FOLIO_COUNT(step_toks))
 #define MOST_TOKS 8
 
-/* geo: for each step its work-items, then the most work-groups of a launch. */
-enum { GEO_LANES, GEO_GROUPS = GEO_LANES + STEPS };
+/* geo: for each step its work-items, then the most work-groups of a launch, and
+ * the work-group of gemv_round. */
+enum { GEO_LANES, GEO_GROUPS = GEO_LANES + STEPS, GEO_ROUND };
+
+/* The kernel that rounds x, where several tokens share it: with one, every
+ * group does it for itself, which costs less than a launch. */
+#define ROUND_KERNEL STEPS
+#define ROUND_GROUP  64
 
 /* What decides how a kernel is compiled. */
 typedef struct gemv_shape {
@@ -146,6 +152,29 @@ static int32_t wish_lanes(const folio_op *op, const folio_weight *w)
     return folio_cl_work_group(op->dev, lanes);
 }
 
+static void define_i8(folio_cl_options *o, const folio_op *op)
+{
+    folio_cl_define(o, "GEMV_I8", 1);
+    folio_cl_define_dot4(o, op);
+}
+
+static folio_status open_round(folio_op *op, const folio_linear_args *a)
+{
+    folio_cl_options o;
+    /* Bytes, and two floats for each 32 of them. */
+    op->scratch_bytes =
+        (size_t)a->n_tok * ((size_t)a->w->cols + (size_t)a->w->cols / 4);
+    op->geo[GEO_ROUND] = ROUND_GROUP;
+    folio_cl_options_init(&o, op);
+    folio_cl_define_weight(&o, a->w);
+    define_i8(&o, op);
+    folio_cl_define(&o, "GEMV_ROUND", 1);
+    folio_cl_define(&o, "N", 1);
+    folio_cl_define(&o, "KC", 32);
+    return folio_cl_kernel_open(op, ROUND_KERNEL, "gemv_round", &o,
+                                &op->geo[GEO_ROUND]);
+}
+
 static folio_status open_step(folio_op *op, const folio_weight *w, bool i8,
                               int i, int32_t *lanes)
 {
@@ -168,10 +197,10 @@ static folio_status open_step(folio_op *op, const folio_weight *w, bool i8,
     folio_cl_define(&o, "N", s.toks);
     folio_cl_define(&o, "GEMV_UNROLL", s.unroll);
     folio_cl_define(&o, "KC", s.kc);
-    if (i8) {
-        folio_cl_define(&o, "GEMV_I8", 1);
-        folio_cl_define_dot4(&o, op);
-    }
+    if (i8)
+        define_i8(&o, op);
+    if (i8 && s.toks > 1)
+        folio_cl_define(&o, "GEMV_ROUNDED", 1);
     *lanes = s.lanes;
     return folio_cl_kernel_open(op, i, i8 ? "linear_gemv_i8" : "linear_gemv",
                                 &o, lanes);
@@ -204,6 +233,8 @@ static folio_status open_steps(folio_op *op, const folio_linear_args *a,
             i++;
         }
     }
+    if (i8 && n > 1)
+        FOLIO_RETURN_IF(open_round(op, a));
     op->geo[GEO_GROUPS] =
         folio_tuned(op->var->name, "GROUPS", FOLIO_MAX(1024 / lanes, 1)) *
         compute_units(op->dev);
@@ -223,6 +254,26 @@ static folio_status open_gemv_i8(folio_op *op, const void *args)
 /* ---- run -------------------------------------------------------------------
  */
 
+static folio_status round_x(folio_op *op, folio_queue *q,
+                            const folio_linear_args *a)
+{
+    const int32_t items = op->geo[GEO_ROUND];
+    const folio_arg list[] = {
+        folio_arg_view(a->x),
+        folio_arg_view(a->scratch),
+        folio_arg_i32((int32_t)a->w->cols),
+        folio_arg_i32(a->n_tok),
+        folio_arg_i32(a->x_stride),
+    };
+    const folio_grid grid = {
+        .groups = {(size_t)folio_div_up(a->w->cols, 32 * (int64_t)items),
+                   (size_t)a->n_tok, 1},
+        .local = {(size_t)items, 1, 1},
+    };
+    return folio_launch(q, op->kernel[ROUND_KERNEL], &grid, list,
+                        FOLIO_COUNT(list));
+}
+
 static folio_status run_gemv(folio_op *op, folio_queue *q, const void *args)
 {
     const folio_linear_args *a = args;
@@ -231,12 +282,15 @@ static folio_status run_gemv(folio_op *op, folio_queue *q, const void *args)
     int step = 0;
     while (step < STEPS - 1 && step_toks[step] < a->n_tok)
         step++;
+    const bool rounded = step > 0 && op->kernel[ROUND_KERNEL];
+    if (rounded)
+        FOLIO_RETURN_IF(round_x(op, q, a));
     for (int32_t n = 0; n < w->n_views; n++) {
         const folio_weight_view *v = &w->views[n];
         size_t at = (size_t)v->first_row * sizeof(float);
         int64_t tiles = folio_div_up(v->rows, 16);
         const folio_arg list[] = {
-            folio_arg_view(a->x),
+            folio_arg_view(rounded ? a->scratch : a->x),
             folio_arg_view(v->view),
             folio_arg_view(a->bias.buf ? folio_view_at(a->bias, at) : none),
             folio_arg_view(folio_view_at(a->y, at)),
