@@ -233,7 +233,7 @@ typedef struct folio_device_rates {
                              of registers */
     double matrix_flop_s; /* the same of half-precision matrix products with
                              float sums (mma.sync) where FOLIO_CAP_PTX_MMA is
-                             there; else 0 */
+                             there and the kernel builds; else 0 */
     uint64_t read_array;  /* 1 GiB on discrete GPUs, 256 MiB elsewhere, less
                              where the device's buffers are smaller */
 } folio_device_rates;
