@@ -66,6 +66,50 @@ __kernel __attribute__((reqd_work_group_size(32, 1, 1))) void probe_ptx_mma(
 }
 #endif
 
+#ifdef PROBE_PTX_BULK
+/* Two copies of 1 KiB through the same place, so that both phases of the
+ * barrier are waited for. Spins are bounded. */
+__kernel __attribute__((reqd_work_group_size(32, 1, 1))) void probe_ptx_bulk(
+    CVIEW(uint, in), VIEW(uint, out), int n)
+{
+    CUSE(uint, in);
+    USE(uint, out);
+    __local __attribute__((aligned(128))) uint tile[256];
+    __local ulong bar[1];
+    const uint l = (uint)get_local_id(0);
+    const uint at = (uint)(ulong)bar;
+    if (l == 0) {
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(at)
+                     : "memory");
+        asm volatile("fence.proxy.async;" ::: "memory");
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (uint turn = 0; turn < 2; turn++) {
+        if (l == 0) {
+            asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], "
+                         "1024;" ::"r"(at)
+                         : "memory");
+            asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::"
+                         "complete_tx::bytes [%0], [%1], 1024, [%2];" ::"r"(
+                             (uint)(ulong)tile),
+                         "l"(in + turn * 256), "r"(at)
+                         : "memory");
+        }
+        uint done = 0;
+        for (uint i = 0; i < 1u << 20 && !done; i++)
+            asm volatile("{\n.reg .pred p;\n"
+                         "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], "
+                         "%2;\nselp.u32 %0, 1, 0, p;\n}"
+                         : "=r"(done)
+                         : "r"(at), "r"(turn)
+                         : "memory");
+        for (uint i = l; i < 256; i += 32)
+            out[turn * 256 + i] = done ? tile[i] ^ (turn * 256 + i) : 0u;
+        barrier(CLK_LOCAL_MEM_FENCE);
+    }
+}
+#endif
+
 #ifdef PROBE_PTX_RETARGET
 /* Assembles for sm_90a only. */
 __kernel __attribute__((reqd_work_group_size(128, 1, 1))) void

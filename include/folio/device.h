@@ -65,7 +65,8 @@ enum {
     FOLIO_CAP_BIG_LOCAL = 1 << 11,    /* 200 KiB of static local memory */
     FOLIO_CAP_FENCE_DEVICE = 1 << 12, /* device-scope fence between groups */
     FOLIO_CAP_COMMAND_BUFFER = 1 << 13,
-    FOLIO_CAP_FMA = 1 << 14 /* fma() is exact and as fast as a product */
+    FOLIO_CAP_FMA = 1 << 14,     /* fma() is exact and as fast as a product */
+    FOLIO_CAP_PTX_BULK = 1 << 15 /* sm_90: cp.async.bulk, mbarrier */
 };
 
 #define FOLIO_DEVICE_NAME_MAX 128

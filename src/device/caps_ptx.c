@@ -121,6 +121,27 @@ static bool big_local_works(folio_probe *p)
     return true;
 }
 
+static bool bulk_works(folio_probe *p)
+{
+    enum { N = 256 };
+    for (uint32_t i = 0; i < 2 * N; i++)
+        p->words[i] = folio_probe_word(i);
+    if (folio_probe_do(p, &(folio_probe_run){.entry = "probe_ptx_bulk",
+                                             .fragments = PROBE_PTX,
+                                             .options = "-D PROBE_PTX_BULK=1",
+                                             .groups = 1,
+                                             .items = 32,
+                                             .n_in = 2 * N,
+                                             .n_out = 2 * N,
+                                             .level = FOLIO_LOG_DEBUG}) !=
+        FOLIO_OK)
+        return false;
+    for (uint32_t i = 0; i < 2 * N; i++)
+        if (p->results[i] != (p->words[i] ^ i))
+            return false;
+    return true;
+}
+
 uint64_t folio_caps_ptx(folio_probe *p)
 {
     cl_uint major = 0;
@@ -137,6 +158,8 @@ uint64_t folio_caps_ptx(folio_probe *p)
         caps |= FOLIO_CAP_FENCE_DEVICE;
     if (big_local_works(p))
         caps |= FOLIO_CAP_BIG_LOCAL;
+    if (major >= 9 && bulk_works(p))
+        caps |= FOLIO_CAP_PTX_BULK;
     if (major == 9 && retarget_works(p))
         caps |= FOLIO_CAP_PTX_RETARGET;
     return caps;

@@ -25,7 +25,7 @@ static const char *const cap_names[] = {
     "ptx_dp4a",     "ptx_mma",
     "ptx_retarget", "big_local",
     "fence_device", "command_buffer",
-    "fma",
+    "fma",          "ptx_bulk",
 };
 
 const char *folio_cap_name(int bit)

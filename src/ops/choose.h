@@ -37,6 +37,10 @@ const char *folio_variant_refuse(const folio_device *dev,
                                  const folio_variant *var,
                                  const folio_op_params *prm, const void *args);
 
+/* The capabilities that keep this device from this row. */
+uint64_t folio_variant_lacks(const folio_device *dev, const folio_variant *var,
+                             const folio_op_params *prm);
+
 /* Appends "name: why; " to a list of reasons, cut at its end. */
 void folio_reason_add(char *list, size_t bytes, const char *name,
                       const char *why);

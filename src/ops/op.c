@@ -69,13 +69,21 @@ static const char *missing_cap(uint64_t missing)
     return "a capability";
 }
 
+uint64_t folio_variant_lacks(const folio_device *dev, const folio_variant *var,
+                             const folio_op_params *prm)
+{
+    if (prm->emulate && (var->flags & FOLIO_VAR_EMULATED))
+        return 0;
+    return var->needs & ~folio_device_caps(dev);
+}
+
 const char *folio_variant_refuse(const folio_device *dev,
                                  const folio_variant *var,
                                  const folio_op_params *prm, const void *args)
 {
     if (folio_variant_disabled(var->name))
         return "disabled";
-    uint64_t missing = var->needs & ~folio_device_caps(dev);
+    uint64_t missing = folio_variant_lacks(dev, var, prm);
     if (missing)
         return missing_cap(missing);
     if (prm->deterministic && !(var->flags & FOLIO_VAR_BATCH_INVARIANT))
@@ -239,7 +247,7 @@ folio_status folio_op_open_variant(folio_device *dev, const char *name,
         return folio_fail(log, FOLIO_E_UNSUPPORTED,
                           "%s does not run on this side of the devices", name);
     FOLIO_RETURN_IF(folio_op_check_shape(dev, var->op, args));
-    uint64_t missing = var->needs & ~folio_device_caps(dev);
+    uint64_t missing = folio_variant_lacks(dev, var, prm);
     if (missing)
         return folio_fail(log, FOLIO_E_UNSUPPORTED, "%s needs %s", name,
                           missing_cap(missing));

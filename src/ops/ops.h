@@ -320,6 +320,12 @@ typedef struct folio_op_params {
     bool exact;         /* no reduced-precision arithmetic */
     /* For tests: the self-test of this variant sees one wrong number. */
     const char *break_variant;
+    /* For checks: variants marked FOLIO_VAR_EMULATED run in their portable form
+     * where the device lacks what they need. Never set by a runner. */
+    bool emulate;
+    /* "NAME=number,...": a variant's own settings in place of its choice, where
+     * it knows the name; NULL = none. For measurements. */
+    const char *tune;
 } folio_op_params;
 
 typedef struct folio_op folio_op;
@@ -329,7 +335,8 @@ enum {
     FOLIO_VAR_BATCH_INVARIANT = 1, /* a row's bits do not depend on its batch */
     FOLIO_VAR_UNORDERED = 2,       /* float sums in no fixed order */
     FOLIO_VAR_INEXACT = 4,         /* 8- or 16-bit arithmetic: not for exact */
-    FOLIO_VAR_FLOOR = 8            /* needs nothing, fits what ref accepts */
+    FOLIO_VAR_FLOOR = 8,           /* needs nothing, fits what ref accepts */
+    FOLIO_VAR_EMULATED = 16        /* has a portable form, for checks alone */
 };
 
 /* What a variant does; `args` is the op's argument struct. In fits and open
@@ -375,7 +382,7 @@ struct folio_op {
     folio_kernel *kernel[FOLIO_OP_MAX_KERNELS];
     /* Fused ops without a kernel of their own: the ops they are made of. */
     struct folio_op *part[FOLIO_OP_MAX_PARTS];
-    int32_t geo[16];      /* the variant's own geometry */
+    int32_t geo[24];      /* the variant's own geometry */
     size_t scratch_bytes; /* what args->scratch must hold */
     char reason[160];     /* why the rows above were not taken */
 };

@@ -132,7 +132,8 @@ static folio_status measure(ck_ctx *c, ck_problem *p, const folio_variant *var,
     ck_rng r = ck_rng_make(c->seed, p->name);
     folio_status st = FOLIO_OK;
     folio_op_params prm = {.deterministic = false,
-                           .exact = !(var->flags & FOLIO_VAR_INEXACT)};
+                           .exact = !(var->flags & FOLIO_VAR_INEXACT),
+                           .tune = c->tune};
     if (p->op == FOLIO_OP_ATTN)
         ck_attn_unplan(p);
     FOLIO_TRY(ck_place(p, c->dev, false, &r));

@@ -175,6 +175,7 @@ typedef struct ck_ctx {
     uint64_t seed;
     const char *device; /* as asked for */
     const char *only;
+    const char *tune; /* folio_op_params.tune of every op */
     int passed, failed;
     bool dead;     /* the device failed: nothing more can run */
     char log[512]; /* last message of the library */

@@ -13,7 +13,7 @@
 #include <string.h>
 
 typedef struct options {
-    const char *device, *only, *require, *dump_dir;
+    const char *device, *only, *require, *dump_dir, *tune;
     uint64_t seed;
     ck_size size;
     bool exact_buffers, list, bench, self_test, verdict;
@@ -26,6 +26,7 @@ static void usage(FILE *f)
           "of a name\n"
           "  --only A,B         variants or cases whose name contains one of "
           "them\n"
+          "  --tune A=1,B=2     settings of variants that know these names\n"
           "  --seed N           other numbers (default 1)\n"
           "  --small            few, small shapes (oclgrind, work-group caps)\n"
           "  --full             the full matrix\n"
@@ -61,6 +62,8 @@ static bool parse(int argc, char **argv, options *o, int *status)
             text = &o->only;
         else if (strcmp(a, "--require") == 0)
             text = &o->require;
+        else if (strcmp(a, "--tune") == 0)
+            text = &o->tune;
         else if (strcmp(a, "--dump-sources") == 0)
             text = &o->dump_dir;
         else if (strcmp(a, "--seed") == 0)
@@ -297,8 +300,11 @@ int main(int argc, char **argv)
     if (!parse(argc, argv, &o, &status))
         return status;
     setvbuf(stdout, NULL, _IOLBF, 1 << 14);
-    ck_ctx c = {
-        .seed = o.seed, .only = o.only, .size = o.size, .device = o.device};
+    ck_ctx c = {.seed = o.seed,
+                .only = o.only,
+                .size = o.size,
+                .device = o.device,
+                .tune = o.tune};
     c.rows = folio_variants(&c.n_rows);
     c.tally = folio_calloc(c.n_rows, sizeof *c.tally);
     if (!c.tally)

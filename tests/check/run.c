@@ -72,7 +72,7 @@ static bool picked(const ck_ctx *c, const ck_problem *p,
     for (size_t i = 0; i < c->n_rows; i++) {
         const folio_variant *v = &c->rows[i];
         if (v->op == p->op && v->where == var->where && is_called(v, p->pick) &&
-            !(v->needs & ~caps))
+            (!(v->needs & ~caps) || (v->flags & FOLIO_VAR_EMULATED)))
             return v == var;
     }
     return (var->flags & FOLIO_VAR_FLOOR) != 0;
@@ -470,7 +470,9 @@ static void try_variant(ck_ctx *c, ck_problem *p, const folio_variant *var)
     t.invariant =
         p->deterministic && (var->flags & FOLIO_VAR_BATCH_INVARIANT) != 0;
     folio_op_params prm = {.deterministic = t.invariant,
-                           .exact = !(var->flags & FOLIO_VAR_INEXACT)};
+                           .exact = !(var->flags & FOLIO_VAR_INEXACT),
+                           .emulate = true,
+                           .tune = c->tune};
     const char *why = folio_variant_refuse(c->dev, var, &prm, &p->args);
     if (why) {
         ck_skip(c, var->name, why);

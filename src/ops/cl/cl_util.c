@@ -5,6 +5,8 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 static FOLIO_PRINTF(2, 3) void add(folio_cl_options *o, const char *fmt, ...)
 {
@@ -70,6 +72,24 @@ void folio_cl_define_kv(folio_cl_options *o, const folio_kv_ref *kv, int segs)
     folio_cl_define(o, "YK", kv->layout.yk);
     folio_cl_define(o, "XV", kv->layout.xv);
     folio_cl_define(o, "YV", kv->layout.yv);
+}
+
+bool folio_cl_emulates(const folio_op *op)
+{
+    return (op->var->needs & ~folio_device_caps(op->dev)) != 0;
+}
+
+int32_t folio_cl_tuned(const folio_op_params *prm, const char *name,
+                       int32_t otherwise)
+{
+    const size_t n = strlen(name);
+    for (const char *p = prm->tune; p && *p;) {
+        if (strncmp(p, name, n) == 0 && p[n] == '=')
+            return (int32_t)strtol(p + n + 1, NULL, 10);
+        p += strcspn(p, ",");
+        p += *p == ',';
+    }
+    return otherwise;
 }
 
 int32_t folio_cl_work_group(const folio_device *dev, int32_t want)

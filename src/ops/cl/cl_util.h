@@ -30,6 +30,13 @@ size_t folio_cl_row_bytes(const folio_weight *w);
  * planes of `segs` buffers. */
 void folio_cl_define_kv(folio_cl_options *o, const folio_kv_ref *kv, int segs);
 
+/* Whether the op runs in the portable form of a variant that needs more than
+ * this device has. */
+bool folio_cl_emulates(const folio_op *op);
+/* The op's setting of that name if the caller gave one, else `otherwise`. */
+int32_t folio_cl_tuned(const folio_op_params *prm, const char *name,
+                       int32_t otherwise);
+
 /* The largest power of two <= want that the device allows in a work-group. */
 int32_t folio_cl_work_group(const folio_device *dev, int32_t want);
 
