@@ -1,10 +1,11 @@
 /* attn_prefill.cl: attention of many new tokens of a sequence at once. Group
- * (tile, KV head, heads HT at a time) has BM rows, a row being a (token, query
- * head), and walks tiles of BN keys that lie in local memory, with an online
- * softmax per tile. Work-items stand LX wide and WG / LX high; each has 4 rows,
- * BN / LX keys of the logits and every LX-th group of 4 dims of the result.
- * Besides KV's, G and SOFTCAP, the host passes WG (LX to 128), BN (16 or 32)
- * and HT, the heads that share a work-group. HD is a multiple of 4. */
+ * (tile, KV head, heads HT at a time) has BM rows, a row being
+ * a (token, query head), and walks tiles of BN keys that lie in local memory,
+ * with an online softmax per tile. Work-items stand LX wide and WG / LX high;
+ * each has 4 rows, BN / LX keys of the logits and every LX-th group of 4 dims
+ * of the result. Besides KV's, G and SOFTCAP, the host passes WG (LX to 128),
+ * BN (16 or 32) and HT, the heads that share a work-group. HD is a multiple
+ * of 4. */
 
 #ifdef BN
 
@@ -56,8 +57,9 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void attn_tile(
     __local float edge[BM * LX];
     const uint lid = (uint)get_local_id(0);
     const uint row0 = lid / LX * 4, x = lid - lid / LX * LX;
-    const uint kvh = (uint)get_group_id(1), g0 = (uint)get_group_id(2) * HT;
-    __global const int *tile = tiles + (ulong)get_group_id(0) * 4;
+    const uint id = (uint)get_group_id(0), parts = (G + HT - 1) / HT;
+    const uint kvh = id / parts % KVH, g0 = id % parts * HT;
+    __global const int *tile = tiles + (ulong)(id / (parts * KVH)) * 4;
     const int seq = tile[0], tok0 = tile[1], n_tok = tile[2];
     const int past = kv_len[seq] - q_start[seq + 1]; /* pos = past + tok */
     __global const int *table = tables + table_start[seq];

@@ -31,10 +31,11 @@ static bool params_good(const folio_attn_plan_params *p)
 {
     if (plans_nothing(p))
         return true;
-    bool dynamic = p->min_chunk > 0 && p->max_chunk > 0;
+    bool dynamic = p->spans == 1 || (p->min_chunk > 0 && p->max_chunk > 0);
     return p->block_size > 0 && p->window >= 0 && p->tile_q >= 0 &&
            p->tile_min_q >= 0 && p->groups_per_entry > 0 &&
-           p->target_groups > 0 && p->max_partials >= 0 &&
+           p->target_groups > 0 && p->max_partials >= 0 && p->spans >= 0 &&
+           p->spans <= 1 && p->merge_blocks >= 0 &&
            (p->chunk > 0 ? p->chunk % p->block_size == 0 : dynamic);
 }
 
@@ -42,6 +43,29 @@ static bool params_good(const folio_attn_plan_params *p)
 static bool tiled(const folio_attn_plan_params *p, int32_t n)
 {
     return p->tile_q > 0 && n > 0 && n >= p->tile_min_q;
+}
+
+/* Blocks of a token's keys first..last. */
+static int64_t n_blocks(const folio_attn_plan_params *p, int32_t first,
+                        int32_t last)
+{
+    return last / p->block_size - first / p->block_size + 1;
+}
+
+/* As folio_attn_plan_bound, for `tok` tokens that come as entries. Kernels
+ * count the blocks of all columns in 32 bits. */
+static folio_status bound_spans(const folio_attn_plan_params *p, int64_t tok,
+                                int64_t tiles, int32_t max_kv,
+                                folio_attn_plan_bounds *out)
+{
+    int64_t line = tok * n_blocks(p, 0, max_kv - 1) * p->groups_per_entry;
+    if (line > INT32_MAX || tok > INT32_MAX / FOLIO_ATTN_ENTRY_INTS ||
+        tiles > INT32_MAX / FOLIO_ATTN_TILE_INTS)
+        return FOLIO_E_TOO_LARGE;
+    *out = (folio_attn_plan_bounds){.entries = (int32_t)tok,
+                                    .merges = (int32_t)tok,
+                                    .tiles = (int32_t)tiles};
+    return FOLIO_OK;
 }
 
 folio_status folio_attn_plan_bound(const folio_attn_plan_params *p,
@@ -64,6 +88,8 @@ folio_status folio_attn_plan_bound(const folio_attn_plan_params *p,
         tiles =
             max_tok / p->tile_q + FOLIO_MIN((int64_t)max_seqs, max_tok / min_q);
     }
+    if (p->spans)
+        return bound_spans(p, tok, tiles, max_kv, out);
     int64_t partials = p->max_partials;
     if (p->chunk > 0) {
         int64_t keys = p->window > 0 ? FOLIO_MIN(p->window, max_kv) : max_kv;
@@ -215,6 +241,85 @@ static void add_tiles(list_writer *w, int32_t seq, int32_t first, int32_t n)
     }
 }
 
+/* The blocks of a group. Even shares leave partials to be merged; where all
+ * entries are equally long, whole columns for each group may be as quick. */
+static int64_t choose_span(const folio_attn_plan_params *p, int64_t n_entries,
+                           int64_t blocks, int64_t longest)
+{
+    int64_t columns = n_entries * p->groups_per_entry;
+    int64_t even = folio_div_up(blocks * p->groups_per_entry, p->target_groups);
+    int64_t whole = folio_div_up(columns, p->target_groups) * longest;
+    even = FOLIO_MAX(even, folio_div_up(p->chunk, p->block_size));
+    even = FOLIO_MAX(even, 1);
+    bool equal = blocks == n_entries * longest;
+    return equal && p->chunk == 0 && whole <= even + p->merge_blocks ? whole
+                                                                     : even;
+}
+
+/* Whether a column of the entry whose columns begin at block `at` of the line
+ * is shared by groups. */
+static bool is_shared(const folio_attn_plan_params *p, int64_t at, int64_t n,
+                      int64_t span)
+{
+    for (int32_t c = 0; c < p->groups_per_entry; c++, at += n)
+        if (at / span != (at + n - 1) / span)
+            return true;
+    return false;
+}
+
+/* The lists with spans. */
+static folio_status build_spans(list_writer *w, int32_t n_seq,
+                                const int32_t *q_start, const int32_t *kv_len,
+                                const folio_attn_plan_bounds *cap)
+{
+    const folio_attn_plan_params *p = w->p;
+    int64_t entries = 0, blocks = 0, longest = 0;
+    for (int32_t s = 0; s < n_seq; s++) {
+        int32_t n = q_start[s + 1] - q_start[s];
+        for (int32_t i = 0; i < n && !tiled(p, n); i++) {
+            int32_t pos = kv_len[s] - n + i;
+            int64_t own = n_blocks(p, first_key(p->window, pos), pos);
+            entries++;
+            blocks += own;
+            longest = FOLIO_MAX(longest, own);
+        }
+    }
+    if (entries > cap->entries || entries > cap->merges ||
+        count_tiles(p, n_seq, q_start) > cap->tiles ||
+        blocks * p->groups_per_entry > INT32_MAX)
+        return FOLIO_E_FULL;
+    const int64_t span = choose_span(p, entries, blocks, longest);
+    int64_t before = 0;
+    for (int32_t s = 0; s < n_seq; s++) {
+        int32_t n = q_start[s + 1] - q_start[s];
+        if (tiled(p, n)) {
+            add_tiles(w, s, q_start[s], n);
+            continue;
+        }
+        for (int32_t i = 0; i < n; i++) {
+            int32_t tok = q_start[s] + i, pos = kv_len[s] - n + i;
+            int32_t key = first_key(p->window, pos);
+            int64_t own = n_blocks(p, key, pos);
+            const int32_t e[FOLIO_ATTN_ENTRY_INTS] = {
+                tok,          s,
+                key,          pos + 1 - key,
+                -1,           (int32_t)before,
+                (int32_t)own, (int32_t)span};
+            const int32_t m[FOLIO_ATTN_MERGE_INTS] = {tok, w->n.n_entries, 0,
+                                                      0};
+            memcpy(w->entries + (size_t)w->n.n_entries * FOLIO_ATTN_ENTRY_INTS,
+                   e, sizeof e);
+            w->n.n_entries++;
+            if (is_shared(p, before * p->groups_per_entry, own, span))
+                memcpy(w->merges +
+                           (size_t)w->n.n_merges++ * FOLIO_ATTN_MERGE_INTS,
+                       m, sizeof m);
+            before += own;
+        }
+    }
+    return FOLIO_OK;
+}
+
 folio_status folio_attn_plan_build(const folio_attn_plan_params *p,
                                    int32_t n_seq, const int32_t *q_start,
                                    const int32_t *kv_len,
@@ -227,6 +332,11 @@ folio_status folio_attn_plan_build(const folio_attn_plan_params *p,
     list_writer w = {
         .p = p, .entries = entries, .merges = merges, .tiles = tiles};
     if (plans_nothing(p)) {
+        *out = w.n;
+        return FOLIO_OK;
+    }
+    if (p->spans) {
+        FOLIO_RETURN_IF(build_spans(&w, n_seq, q_start, kv_len, cap));
         *out = w.n;
         return FOLIO_OK;
     }

@@ -9,7 +9,15 @@
  * A merge: {token, first partial slot, number of partials, 0}; partials of one
  * token are consecutive and in key order. A token that sees no key gets one
  * entry with 0 keys.
- * A tile: {sequence, first token, number of tokens, 0} for prefill kernels. */
+ * A tile: {sequence, first token, number of tokens, 0} for prefill kernels.
+ *
+ * With spans, work-groups share all blocks evenly, whosever they are. An entry
+ * is a token with all its keys, {token, sequence, first key, number of keys,
+ * -1, blocks of entries before it, its own blocks, span}: entry i makes
+ * groups_per_entry columns of its own blocks in one line of blocks, the columns
+ * of an entry following each other, and group g has the `span` blocks from g *
+ * span on. A merge is {token, entry, 0, 0}, of entries some column of which is
+ * shared by groups; partial slots are the kernel's own. */
 #ifndef FOLIO_OPS_ATTN_PLAN_H
 #define FOLIO_OPS_ATTN_PLAN_H
 
@@ -32,6 +40,10 @@ typedef struct folio_attn_plan_params {
     int32_t groups_per_entry;     /* KVH * ceil(G / GT) */
     int32_t target_groups;        /* work-groups that fill the device */
     int32_t max_partials;         /* capacity of the partials scratch */
+    int32_t spans; /* 1: spans for target_groups; `chunk` is their least number
+                      of keys, and nothing is deterministic; 0: none */
+    int32_t merge_blocks; /* spans: a second launch costs as much time as a
+                             group needs for so many blocks */
 } folio_attn_plan_params;
 
 typedef struct folio_attn_plan_bounds {

@@ -314,6 +314,8 @@ int ck_bench(ck_ctx *c)
         printf("FAILED: the memory's rate: %s: %s\n", folio_status_name(st),
                c->log);
         c->failed++;
+    } else if (c->bench_attn) {
+        ck_bench_attn(c);
     } else {
         ck_run_all(c);
     }

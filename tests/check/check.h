@@ -171,6 +171,7 @@ typedef struct ck_ctx {
     bool gpu;
     bool quiet;       /* the self-test shows only its verdicts */
     bool bench;       /* time instead of judging */
+    bool bench_attn;  /* of all that, the table of attention alone */
     double read_rate; /* of the device's memory, GB/s */
     uint64_t seed;
     const char *device; /* as asked for */
@@ -335,6 +336,8 @@ folio_device *ck_paper_device(folio_log log, uint64_t caps);
 /* Number of failures. */
 int ck_self_test(ck_ctx *c);
 int ck_bench(ck_ctx *c);
+/* Attention on the shapes that others publish; part of ck_bench. */
+void ck_bench_attn(ck_ctx *c);
 /* The programs of bench.cl, while dumping. */
 void ck_bench_dump(ck_ctx *c);
 

@@ -150,6 +150,27 @@ def attention():
     for row in rows:
         attn("L", row)
 
+    # What bulk copies and matrix units take: halves in the order (8, 1).
+    mma = {"hd": [64, 80, 96, 112, 128, 256], "g": [1, 3, 4, 7, 8, 9, 16],
+           "bs": [16, 32], "cap": [0, 30], "pick": ["bulk", "mma"]}
+    fast = {"ctx": [1, 15, 16, 17, 127, 128, 129, 1000], "batch": [1, 3, 33],
+            "window": [0, 1, 16, 100], "mode": MODE, "chunk": CHUNK}
+    cover = Cover({**mma, **fast})
+    cover.left = {p for p in cover.left
+                  if p[0] in fast or p[2] in fast or "pick" in (p[0], p[2])}
+    programs = [{"hd": hd, "g": mma["g"][(i * 3 + j) % 7],
+                 "bs": [16, 32][(i + j) % 2], "cap": [0, 30][i % 3 == 1],
+                 "pick": pick}
+                for j, pick in enumerate(mma["pick"])
+                for i, hd in enumerate(mma["hd"])]
+    programs += [{"hd": 128, "g": 16, "bs": 16, "cap": 0, "pick": p}
+                 for p in mma["pick"]]
+    for i in range(48):
+        row = cover.best(programs[i % len(programs)], 8)
+        cover.add(row)
+        attn("L", {**row, "layout": "8, 8", "yv": 1, "kv": "F16", "det": 0,
+                   "kvh": 1 + i % 3 if row["g"] < 8 else 1},
+             segs=[1, 1, 1, 1, 1, 2, 1, 4][i % 8] if i % 7 == 5 else 1)
     attn("S", a)
     attn("S", {**a, "mode": "DECODE", "ctx": 17, "batch": 1, "det": 0})
     attn("S", {**a, "mode": "PREFILL", "ctx": 17, "window": 5})

@@ -42,6 +42,11 @@ static void add_plane(ck_problem *p, const folio_kv_ref *kv,
                                  kv->type == FOLIO_KV_F16 ? CK_F16 : CK_F32,
                                  (size_t)n * per_block, NULL);
         ck_poison(s->init, s->bytes);
+        /* As bulk copies need it, where the order is theirs. */
+        const folio_kv_layout *l = &kv->layout;
+        if (kv->type == FOLIO_KV_F16 && l->xk == 8 && l->yk == 1 &&
+            l->xv == 8 && l->yv == 1)
+            s->align = 16;
         s->into_buf = &plane->buf[i];
         s->into_offset = &plane->offset;
         s->with = i ? first : -1;

@@ -457,8 +457,10 @@ static void relax(ck_problem *p)
             if (w > most || -w > most)
                 most = w > 0 ? w : -w;
         }
-        s->rule = CK_COSINE;
-        s->abs = 2e-2 * (double)most;
+        /* Attention computes with halves, never with bytes. */
+        if (p->op != FOLIO_OP_ATTN)
+            s->rule = CK_COSINE;
+        s->abs = (p->op == FOLIO_OP_ATTN ? 2e-3 : 2e-2) * (double)most;
     }
 }
 

@@ -22,8 +22,11 @@ for file in "$tmp"/*.cl; do
         read -r -a more <"${file%.cl}.options" || true
         options+=("${more[@]}")
     fi
-    # Inline PTX is GNU syntax; 64-bit device pointers as on every GPU.
-    if clang -x cl -target spir64-unknown-unknown -Xclang \
+    # Inline PTX is GNU syntax, and only its own target knows its registers;
+    # 64-bit device pointers as on every GPU.
+    target=spir64-unknown-unknown
+    if grep -q 'asm volatile' "$file"; then target=nvptx64-nvidia-nvcl; fi
+    if clang -x cl -target $target -Xclang \
         -finclude-default-header -Dasm=__asm__ -fsyntax-only -Wall -Wextra \
         -Wno-unused-parameter -Wno-unused-function -Werror \
         "${options[@]}" "$file"; then

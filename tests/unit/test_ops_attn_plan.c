@@ -356,3 +356,127 @@ Test(ops_attn_plan, empty_and_skipped_sequences)
     cr_assert_eq(l.n.n_entries, 1);
     lists_fini(&l);
 }
+
+/* ---- spans -----------------------------------------------------------------
+ */
+
+/* Entries name every visible key once and lie one after the other in the line
+ * of blocks; groups suffice for it; merges are the entries with a column that
+ * groups share. */
+static void check_spans(const plan_lists *l, const folio_attn_plan_params *p,
+                        const plan_batch *b)
+{
+    int32_t e = 0, m = 0, t = 0, before = 0;
+    const int32_t span = l->n.n_entries ? l->entries[7] : 1;
+    cr_assert_geq(span, 1);
+    cr_assert_eq(l->n.n_partials, 0);
+    for (int32_t s = 0; s < b->n_seq; s++) {
+        int32_t n = b->q_start[s + 1] - b->q_start[s];
+        if (n > 0 && p->tile_q > 0 && n >= p->tile_min_q) {
+            t += (int32_t)folio_div_up(n, p->tile_q);
+            continue;
+        }
+        for (int32_t i = 0; i < n; i++, e++) {
+            int32_t pos = b->kv_len[s] - n + i, shared = 0;
+            int32_t key =
+                p->window > 0 && pos >= p->window ? pos - p->window + 1 : 0;
+            int32_t own = pos / p->block_size - key / p->block_size + 1;
+            cr_assert_lt(e, l->n.n_entries);
+            const int32_t *w = l->entries + (size_t)e * 8;
+            const int32_t want[8] = {b->q_start[s] + i,
+                                     s,
+                                     key,
+                                     pos + 1 - key,
+                                     -1,
+                                     before,
+                                     own,
+                                     w[7]};
+            cr_assert_arr_eq(w, want, sizeof want);
+            cr_assert_eq(w[7], span);
+            for (int32_t c = 0; c < p->groups_per_entry; c++) {
+                int32_t at = before * p->groups_per_entry + c * own;
+                shared |= at / span != (at + own - 1) / span;
+            }
+            if (shared) {
+                cr_assert_lt(m, l->n.n_merges);
+                const int32_t merge[4] = {w[0], e, 0, 0};
+                cr_assert_arr_eq(l->merges + (size_t)m * 4, merge,
+                                 sizeof merge);
+                m++;
+            }
+            before += own;
+        }
+    }
+    cr_assert_eq(e, l->n.n_entries);
+    cr_assert_eq(m, l->n.n_merges);
+    cr_assert_eq(t, l->n.n_tiles);
+    cr_assert_geq((int64_t)span * p->target_groups,
+                  (int64_t)before * p->groups_per_entry);
+}
+
+static folio_attn_plan_params span_params(int32_t bs)
+{
+    folio_attn_plan_params p = {.block_size = bs,
+                                .groups_per_entry = 8,
+                                .target_groups = 264,
+                                .spans = 1,
+                                .merge_blocks = 10};
+    return p;
+}
+
+Test(ops_attn_plan, spans_of_random_batches, .timeout = 120)
+{
+    static const int32_t windows[] = {0, 1, 16, 100, 1000, 5000};
+    static const int32_t targets[] = {1, 7, 64, 264};
+    for (int round = 0; round < 300; round++) {
+        folio_attn_plan_params p = span_params(draw(2) ? 16 : 32);
+        p.window = windows[draw(6)];
+        p.target_groups = targets[draw(4)];
+        p.groups_per_entry = 1 + draw(8);
+        p.tile_q = draw(2) ? 1 + draw(20) : 0;
+        p.tile_min_q = draw(20);
+        p.merge_blocks = draw(40);
+        if (draw(2))
+            p.chunk = p.block_size * (1 + draw(20));
+        plan_lists l;
+        lists_init(&l, &p);
+        for (int i = 0; i < 5; i++) {
+            plan_batch b;
+            draw_batch(&b, 60);
+            build(&l, &p, &b);
+            check_spans(&l, &p, &b);
+        }
+        lists_fini(&l);
+    }
+}
+
+/* Equal columns are not shared where that saves the second launch. */
+Test(ops_attn_plan, spans_of_whole_columns)
+{
+    folio_attn_plan_params p = span_params(16);
+    plan_lists l;
+    p.target_groups = 33;
+    lists_init(&l, &p);
+    plan_batch four = {.n_seq = 4,
+                       .q_start = {0, 1, 2, 3, 4},
+                       .kv_len = {1024, 1024, 1024, 1024}};
+    /* 32 columns of 64 blocks: 63 each for 33 groups, and a launch, or 64. */
+    build(&l, &p, &four);
+    cr_assert_eq(l.entries[7], 64);
+    cr_assert_eq(l.n.n_merges, 0);
+    p.merge_blocks = 0;
+    build(&l, &p, &four);
+    cr_assert_eq(l.entries[7], 63);
+    cr_assert_eq(l.n.n_merges, 4);
+    p.merge_blocks = 10;
+    four.kv_len[2] = 1000;
+    build(&l, &p, &four);
+    cr_assert_eq(l.n.n_merges, 4, "columns of unequal length are shared");
+    /* A line longer than 32 bits can count. */
+    folio_attn_plan_bounds cap;
+    p.groups_per_entry = 1 << 20;
+    cr_assert_eq(
+        folio_attn_plan_bound(&p, MAX_TOK, MAX_SEQS, MAX_KV * 10, &cap),
+        FOLIO_E_TOO_LARGE);
+    lists_fini(&l);
+}

@@ -1,26 +1,10 @@
 /* ops/cl/cl_attn.c: launches the attention kernels, and says what each wants of
  * the plan: attn_item nothing; attn_split entries; attn_tile entries for
  * sequences with few new tokens and tiles for the others. */
-#include "ops/attn_plan.h"
-#include "ops/cl/cl_util.h"
+#include "ops/cl/cl_attn.h"
 #include "ops/variants.h"
 
 #include <string.h>
-
-/* op->geo: the plan's parameters first (attn_plan.c reads them there). */
-enum {
-    GEO_PLAN_END = sizeof(folio_attn_plan_params) / sizeof(int32_t),
-    GEO_WG = GEO_PLAN_END,
-    GEO_SEGS,
-    GEO_UNITS, /* attn_cpu: compute units */
-    GEO_TILE_WG,
-    GEO_TILE_GROUPS, /* work-groups per tile */
-    GEO_END
-};
-_Static_assert((int)GEO_END <= (int)FOLIO_COUNT(((folio_op *)0)->geo),
-               "the geometry has room");
-
-enum { KERNEL_MAIN, KERNEL_MERGE, KERNEL_TILE };
 
 enum {
     CPU_ROWS = 16, /* ROWS of attn_cpu.cl */
@@ -28,7 +12,6 @@ enum {
     MAX_HEADS = 8,     /* of a work-group: GT */
     FIXED_CHUNK = 256, /* keys per entry when results may not depend on load */
     TILE_LX = 8,       /* as in attn_prefill.cl */
-    TILE_MIN_Q = 8,    /* fewer new tokens come as entries */
     GROUPS_PER_UNIT = 4
 };
 
@@ -37,8 +20,8 @@ enum {
 /* Left for what a compiler adds to a kernel's own local memory. */
 #define LOCAL_SPARE 1024u
 
-static const char *refuse(const folio_device *dev, const folio_op_params *prm,
-                          const void *args)
+const char *folio_cl_attn_refuse(const folio_device *dev,
+                                 const folio_op_params *prm, const void *args)
 {
     (void)dev;
     (void)prm;
@@ -48,12 +31,12 @@ static const char *refuse(const folio_device *dev, const folio_op_params *prm,
     return folio_cl_kv_refuse(&a->kv);
 }
 
-static void define_attn(folio_cl_options *o, folio_op *op,
-                        const folio_attn_args *a)
+void folio_cl_attn_define(folio_cl_options *o, folio_op *op,
+                          const folio_attn_args *a)
 {
-    op->geo[GEO_SEGS] = folio_cl_kv_segs(&a->kv);
+    op->geo[FOLIO_GEO_SEGS] = folio_cl_kv_segs(&a->kv);
     folio_cl_options_init(o, op);
-    folio_cl_define_kv(o, &a->kv, op->geo[GEO_SEGS]);
+    folio_cl_define_kv(o, &a->kv, op->geo[FOLIO_GEO_SEGS]);
     folio_cl_define(o, "G", a->heads / a->kv.kv_heads);
     folio_cl_define(o, "SOFTCAP", a->softcap > 0);
 }
@@ -65,10 +48,10 @@ static folio_status open_item(folio_op *op, const void *args)
 {
     const folio_attn_args *a = args;
     folio_cl_options o;
-    define_attn(&o, op, a);
-    op->geo[GEO_WG] = 64;
-    return folio_cl_kernel_open(op, KERNEL_MAIN, "attn_item", &o,
-                                &op->geo[GEO_WG]);
+    folio_cl_attn_define(&o, op, a);
+    op->geo[FOLIO_GEO_WG] = 64;
+    return folio_cl_kernel_open(op, FOLIO_ATTN_MAIN, "attn_item", &o,
+                                &op->geo[FOLIO_GEO_WG]);
 }
 
 /* Arguments of attn_item, and of attn_cpu with its tok_step. */
@@ -99,7 +82,7 @@ static int item_args(const folio_attn_args *a, int32_t tok_step, int32_t segs,
 static folio_status run_item(folio_op *op, folio_queue *q, const void *args)
 {
     const folio_attn_args *a = args;
-    const int32_t wg = op->geo[GEO_WG], segs = op->geo[GEO_SEGS];
+    const int32_t wg = op->geo[FOLIO_GEO_WG], segs = op->geo[FOLIO_GEO_SEGS];
     FOLIO_RETURN_IF(folio_cl_check_segs(op, &a->kv, segs));
     folio_arg list[32];
     int n = item_args(a, 0, segs, list);
@@ -107,7 +90,7 @@ static folio_status run_item(folio_op *op, folio_queue *q, const void *args)
     folio_grid grid =
         folio_cl_grid((size_t)folio_div_up(a->n_tok, wg), kv_heads, wg);
     grid.groups[2] = (size_t)a->heads / kv_heads;
-    return folio_launch(q, op->kernel[KERNEL_MAIN], &grid, list, n);
+    return folio_launch(q, op->kernel[FOLIO_ATTN_MAIN], &grid, list, n);
 }
 
 /* ---- CPUs: work-groups of one ----------------------------------------------
@@ -118,30 +101,30 @@ static folio_status open_cpu(folio_op *op, const void *args)
     const folio_attn_args *a = args;
     folio_device_info info = {.size = sizeof info};
     folio_cl_options o;
-    define_attn(&o, op, a);
+    folio_cl_attn_define(&o, op, a);
     folio_device_get_info(op->dev, &info);
-    op->geo[GEO_WG] = 1;
-    op->geo[GEO_UNITS] =
+    op->geo[FOLIO_GEO_WG] = 1;
+    op->geo[FOLIO_GEO_UNITS] =
         (int32_t)FOLIO_MIN(FOLIO_MAX(info.compute_units, 1u), 1u << 20);
-    return folio_cl_kernel_open(op, KERNEL_MAIN, "attn_cpu", &o,
-                                &op->geo[GEO_WG]);
+    return folio_cl_kernel_open(op, FOLIO_ATTN_MAIN, "attn_cpu", &o,
+                                &op->geo[FOLIO_GEO_WG]);
 }
 
 static folio_status run_cpu(folio_op *op, folio_queue *q, const void *args)
 {
     const folio_attn_args *a = args;
-    const int32_t segs = op->geo[GEO_SEGS];
+    const int32_t segs = op->geo[FOLIO_GEO_SEGS];
     FOLIO_RETURN_IF(folio_cl_check_segs(op, &a->kv, segs));
     /* As many tokens as share a pass, but work-groups for all units. */
     int64_t fair = (int64_t)a->n_tok * a->kv.kv_heads /
-                   (GROUPS_PER_UNIT * (int64_t)op->geo[GEO_UNITS]);
+                   (GROUPS_PER_UNIT * (int64_t)op->geo[FOLIO_GEO_UNITS]);
     int64_t share = CPU_ROWS / (a->heads / a->kv.kv_heads);
     int32_t step = (int32_t)FOLIO_MAX(FOLIO_MIN(share, fair), 1);
     folio_arg list[32];
     int n = item_args(a, step, segs, list);
     const folio_grid grid = folio_cl_grid((size_t)folio_div_up(a->n_tok, step),
                                           (size_t)a->kv.kv_heads, 1);
-    return folio_launch(q, op->kernel[KERNEL_MAIN], &grid, list, n);
+    return folio_launch(q, op->kernel[FOLIO_ATTN_MAIN], &grid, list, n);
 }
 
 /* ---- entries ---------------------------------------------------------------
@@ -255,7 +238,7 @@ static const char *fits_split(const folio_device *dev,
                               const folio_op_params *prm, const void *args)
 {
     split_shape s;
-    const char *why = refuse(dev, prm, args);
+    const char *why = folio_cl_attn_refuse(dev, prm, args);
     if (!why && !shape_split(dev, args, &s))
         why = "local memory too small";
     return why;
@@ -274,20 +257,20 @@ static folio_status open_split(folio_op *op, const void *args)
     memcpy(op->geo, &p, sizeof p);
     op->scratch_bytes = (size_t)p.max_partials * partial_bytes(a);
     folio_cl_options o;
-    define_attn(&o, op, a);
+    folio_cl_attn_define(&o, op, a);
     folio_cl_define(&o, "GT", s.heads);
     folio_cl_define(&o, "CH", s.chunk);
-    op->geo[GEO_WG] = s.wg;
-    FOLIO_RETURN_IF(folio_cl_kernel_open(op, KERNEL_MAIN, "attn_split", &o,
-                                         &op->geo[GEO_WG]));
+    op->geo[FOLIO_GEO_WG] = s.wg;
+    FOLIO_RETURN_IF(folio_cl_kernel_open(op, FOLIO_ATTN_MAIN, "attn_split", &o,
+                                         &op->geo[FOLIO_GEO_WG]));
     /* The same program; a merge needs no more than the split does. */
-    int32_t wg = op->geo[GEO_WG];
+    int32_t wg = op->geo[FOLIO_GEO_WG];
     FOLIO_RETURN_IF(
-        folio_cl_kernel_open(op, KERNEL_MERGE, "attn_merge", &o, &wg));
-    if (wg != op->geo[GEO_WG])
+        folio_cl_kernel_open(op, FOLIO_ATTN_MERGE, "attn_merge", &o, &wg));
+    if (wg != op->geo[FOLIO_GEO_WG])
         return folio_fail(folio_device_log(op->dev), FOLIO_E_BUILD,
                           "attn_merge: work-groups of %d, attn_split has %d",
-                          wg, op->geo[GEO_WG]);
+                          wg, op->geo[FOLIO_GEO_WG]);
     return FOLIO_OK;
 }
 
@@ -295,7 +278,7 @@ static folio_status run_split(folio_op *op, folio_queue *q, const void *args)
 {
     const folio_attn_args *a = args;
     const folio_attn_work *w = &a->work;
-    const int32_t wg = op->geo[GEO_WG], segs = op->geo[GEO_SEGS];
+    const int32_t wg = op->geo[FOLIO_GEO_WG], segs = op->geo[FOLIO_GEO_SEGS];
     folio_attn_plan_params p;
     folio_attn_plan_params_of(op, &p);
     FOLIO_RETURN_IF(folio_cl_check_segs(op, &a->kv, segs));
@@ -323,7 +306,8 @@ static folio_status run_split(folio_op *op, folio_queue *q, const void *args)
     const size_t kv_heads = (size_t)a->kv.kv_heads;
     folio_grid grid = folio_cl_grid((size_t)w->n_entries, kv_heads, wg);
     grid.groups[2] = (size_t)p.groups_per_entry / kv_heads;
-    FOLIO_RETURN_IF(folio_launch(q, op->kernel[KERNEL_MAIN], &grid, list, n));
+    FOLIO_RETURN_IF(
+        folio_launch(q, op->kernel[FOLIO_ATTN_MAIN], &grid, list, n));
     if (w->n_merges == 0)
         return FOLIO_OK;
     const folio_arg merge[] = {
@@ -331,7 +315,7 @@ static folio_status run_split(folio_op *op, folio_queue *q, const void *args)
         folio_arg_view(w->merges), folio_arg_view(partials),
         folio_arg_i32(p.max_partials)};
     grid = folio_cl_grid((size_t)w->n_merges, (size_t)a->heads, wg);
-    return folio_launch(q, op->kernel[KERNEL_MERGE], &grid, merge,
+    return folio_launch(q, op->kernel[FOLIO_ATTN_MERGE], &grid, merge,
                         FOLIO_COUNT(merge));
 }
 
@@ -370,59 +354,67 @@ static bool shape_tile(const folio_device *dev, const folio_attn_args *a,
     return false;
 }
 
+const char *folio_cl_attn_tiles_fit(const folio_device *dev,
+                                    const folio_attn_args *a)
+{
+    tile_shape t;
+    if (a->kv.head_dim % 4 != 0)
+        return "head size not a multiple of 4";
+    if (folio_cl_work_group(dev, TILE_LX) < TILE_LX)
+        return "work-groups below 8";
+    return shape_tile(dev, a, &t) ? NULL : "local memory too small";
+}
+
 static const char *fits_tile(const folio_device *dev,
                              const folio_op_params *prm, const void *args)
 {
-    const folio_attn_args *a = args;
-    tile_shape t;
     const char *why = fits_split(dev, prm, args);
-    if (!why && a->kv.head_dim % 4 != 0)
-        why = "head size not a multiple of 4";
-    if (!why && folio_cl_work_group(dev, TILE_LX) < TILE_LX)
-        why = "work-groups below 8";
-    if (!why && !shape_tile(dev, a, &t))
-        why = "local memory too small";
-    return why;
+    return why ? why : folio_cl_attn_tiles_fit(dev, args);
 }
 
-static folio_status open_tile(folio_op *op, const void *args)
+folio_status folio_cl_attn_tiles_open(folio_op *op, const folio_attn_args *a)
 {
-    const folio_attn_args *a = args;
     tile_shape t;
     if (!shape_tile(op->dev, a, &t))
         return FOLIO_E_UNSUPPORTED;
-    FOLIO_RETURN_IF(open_split(op, args));
     int32_t group = a->heads / a->kv.kv_heads;
     int32_t heads = FOLIO_MIN(group, tile_rows(t.wg));
     folio_cl_options o;
-    define_attn(&o, op, a);
+    folio_cl_attn_define(&o, op, a);
     folio_cl_define(&o, "BN", t.keys);
     folio_cl_define(&o, "HT", heads);
-    op->geo[GEO_TILE_WG] = t.wg;
-    FOLIO_RETURN_IF(folio_cl_kernel_open(op, KERNEL_TILE, "attn_tile", &o,
-                                         &op->geo[GEO_TILE_WG]));
-    int32_t rows = tile_rows(op->geo[GEO_TILE_WG]);
+    op->geo[FOLIO_GEO_TILE_WG] = t.wg;
+    FOLIO_RETURN_IF(folio_cl_kernel_open(op, FOLIO_ATTN_TILE, "attn_tile", &o,
+                                         &op->geo[FOLIO_GEO_TILE_WG]));
+    int32_t rows = tile_rows(op->geo[FOLIO_GEO_TILE_WG]);
     if (rows < heads)
         return folio_fail(folio_device_log(op->dev), FOLIO_E_BUILD,
                           "attn_tile: work-groups of %d, %d heads need more",
-                          op->geo[GEO_TILE_WG], heads);
-    op->geo[GEO_TILE_GROUPS] =
+                          op->geo[FOLIO_GEO_TILE_WG], heads);
+    op->geo[FOLIO_GEO_TILE_GROUPS] =
         a->kv.kv_heads * (int32_t)folio_div_up(group, heads);
     folio_attn_plan_params p;
     folio_attn_plan_params_of(op, &p);
     p.tile_q = rows / heads;
-    p.tile_min_q = TILE_MIN_Q;
+    p.tile_min_q = FOLIO_ATTN_TILE_MIN_Q;
     memcpy(op->geo, &p, sizeof p);
     return FOLIO_OK;
 }
 
-static folio_status run_tile(folio_op *op, folio_queue *q, const void *args)
+static folio_status open_tile(folio_op *op, const void *args)
 {
-    const folio_attn_args *a = args;
+    tile_shape t;
+    if (!shape_tile(op->dev, args, &t))
+        return FOLIO_E_UNSUPPORTED;
+    FOLIO_RETURN_IF(open_split(op, args));
+    return folio_cl_attn_tiles_open(op, args);
+}
+
+folio_status folio_cl_attn_tiles_run(folio_op *op, folio_queue *q,
+                                     const folio_attn_args *a)
+{
     const folio_attn_work *w = &a->work;
-    const int32_t segs = op->geo[GEO_SEGS];
-    if (w->n_entries > 0)
-        FOLIO_RETURN_IF(run_split(op, q, args));
+    const int32_t segs = op->geo[FOLIO_GEO_SEGS];
     if (w->n_tiles == 0)
         return FOLIO_OK;
     FOLIO_RETURN_IF(folio_cl_check_segs(op, &a->kv, segs));
@@ -442,17 +434,24 @@ static folio_status run_tile(folio_op *op, folio_queue *q, const void *args)
     list[n++] = folio_arg_f32(a->softcap);
     n = folio_cl_kv_args(list, n, &a->kv.k, segs);
     n = folio_cl_kv_args(list, n, &a->kv.v, segs);
-    const size_t kv_heads = (size_t)a->kv.kv_heads;
-    folio_grid grid =
-        folio_cl_grid((size_t)w->n_tiles, kv_heads, op->geo[GEO_TILE_WG]);
-    grid.groups[2] = (size_t)op->geo[GEO_TILE_GROUPS] / kv_heads;
-    return folio_launch(q, op->kernel[KERNEL_TILE], &grid, list, n);
+    const folio_grid grid = folio_cl_grid(
+        (size_t)w->n_tiles * (size_t)op->geo[FOLIO_GEO_TILE_GROUPS], 1,
+        op->geo[FOLIO_GEO_TILE_WG]);
+    return folio_launch(q, op->kernel[FOLIO_ATTN_TILE], &grid, list, n);
+}
+
+static folio_status run_tile(folio_op *op, folio_queue *q, const void *args)
+{
+    const folio_attn_args *a = args;
+    if (a->work.n_entries > 0)
+        FOLIO_RETURN_IF(run_split(op, q, args));
+    return folio_cl_attn_tiles_run(op, q, a);
 }
 
 const folio_variant_fns folio_var_attn_item = {
-    .fits = refuse, .open = open_item, .run = run_item};
+    .fits = folio_cl_attn_refuse, .open = open_item, .run = run_item};
 const folio_variant_fns folio_var_attn_cpu = {
-    .fits = refuse, .open = open_cpu, .run = run_cpu};
+    .fits = folio_cl_attn_refuse, .open = open_cpu, .run = run_cpu};
 const folio_variant_fns folio_var_attn_split = {
     .fits = fits_split, .open = open_split, .run = run_split};
 const folio_variant_fns folio_var_attn_tile = {

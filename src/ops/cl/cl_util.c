@@ -135,6 +135,35 @@ folio_status folio_cl_kernel_open(folio_op *op, int i, const char *entry,
     }
 }
 
+folio_status folio_cl_kernel_open_of(folio_op *op, int i, const char *entry,
+                                     const folio_cl_options *o, int32_t wg,
+                                     const char *more)
+{
+    const folio_log *log = folio_device_log(op->dev);
+    folio_cl_options all = *o;
+    folio_cl_define(&all, "WG", wg);
+    if (more)
+        add(&all, "%s ", more);
+    if (all.cut)
+        return folio_fail(log, FOLIO_E_INTERNAL,
+                          "%s: compiler options longer than %zu bytes",
+                          op->var->name, sizeof all.text);
+    const folio_kernel_spec spec = {
+        .entry = entry,
+        .fragments = op->var->fragments,
+        .options = all.text,
+    };
+    FOLIO_RETURN_IF(folio_kernel_open(op->dev, &spec, &op->kernel[i]));
+    folio_kernel_limits limits;
+    folio_kernel_get_limits(op->kernel[i], &limits);
+    if ((uint32_t)wg <= limits.max_work_group)
+        return FOLIO_OK;
+    return folio_fail(log, FOLIO_E_BUILD,
+                      "%s: needs work-groups of %" PRId32
+                      ", the device runs it with at most %u",
+                      entry, wg, limits.max_work_group);
+}
+
 folio_grid folio_cl_grid(size_t rows, size_t chunks, int32_t wg)
 {
     folio_grid g = {.groups = {rows, chunks, 1}, .local = {(size_t)wg, 1, 1}};

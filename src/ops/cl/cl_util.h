@@ -46,6 +46,12 @@ folio_status folio_cl_kernel_open(folio_op *op, int i, const char *entry,
                                   const folio_cl_options *o,
                                   int32_t *wg) FOLIO_NODISCARD;
 
+/* The same for a kernel that is written for work-groups of exactly wg; `more`
+ * are further options, NULL for none. BUILD where the kernel takes none. */
+folio_status folio_cl_kernel_open_of(folio_op *op, int i, const char *entry,
+                                     const folio_cl_options *o, int32_t wg,
+                                     const char *more) FOLIO_NODISCARD;
+
 /* A grid of rows x chunks work-groups of wg work-items; rows, of which there
  * may be very many, in the first dimension. */
 folio_grid folio_cl_grid(size_t rows, size_t chunks, int32_t wg);
