@@ -55,7 +55,8 @@ static bool shape_bulk(const folio_device *dev, const folio_op_params *prm,
         s->warps = FOLIO_MAX(s->warps, 1);
         s->slots = FOLIO_MAX(s->slots, 1);
         const size_t local = shape_local(a, s);
-        if (local > room)
+        if (local > room ||
+            (uint64_t)s->warps * (uint64_t)s->lanes > info.max_work_group)
             continue;
         s->per_unit = FOLIO_MIN((int32_t)(LOCAL_UNIT / local), 2);
         s->per_unit = FOLIO_MAX(s->per_unit, 1);
@@ -84,7 +85,7 @@ const char *folio_cl_attn_bulk_fit(const folio_device *dev,
     if (l->xk != 8 || l->yk != 1 || l->xv != 8 || l->yv != 1)
         return "KV layout is not (8, 1)";
     if (!shape_bulk(dev, prm, lacks(dev), a, &s))
-        return "local memory too small";
+        return "local memory or work-groups too small";
     return NULL;
 }
 

@@ -36,12 +36,13 @@ static bool shape_mma(const folio_device *dev, const folio_op_params *prm,
     const int32_t hd = a->kv.head_dim, bs = a->kv.block_size;
     /* What lies in registers is in proportion to rows times (dims + keys). */
     const int32_t keys = emulated ? 32 : hd > 128 ? 32 : 64;
+    const uint32_t most = info.max_work_group / (emulated ? 1u : WARP);
     s->warps = folio_cl_tuned(prm, "MMA_WARPS", emulated ? 2 : 8);
     s->rows16 = folio_cl_tuned(prm, "MT", 1);
     s->keys = folio_cl_tuned(prm, "BN", keys);
     s->keys = (int32_t)folio_div_up(FOLIO_MAX(s->keys, 16), bs) * bs;
     s->regs = folio_cl_tuned(prm, "REGS", 0);
-    s->warps = FOLIO_MIN(FOLIO_MAX(s->warps, 1), 32);
+    s->warps = FOLIO_MAX(FOLIO_MIN(s->warps, (int32_t)FOLIO_MIN(most, 32u)), 1);
     s->rows16 = FOLIO_MIN(FOLIO_MAX(s->rows16, 1), 4);
     for (s->stages = folio_cl_tuned(prm, "STAGES", emulated ? 2 : 3);
          s->stages >= 2; s->stages--)
