@@ -25,7 +25,10 @@ for file in "$tmp"/*.cl; do
     # Inline PTX is GNU syntax, and only its own target knows its registers;
     # 64-bit device pointers as on every GPU.
     target=spir64-unknown-unknown
-    if grep -q 'asm volatile' "$file"; then target=nvptx64-nvidia-nvcl; fi
+    if clang -x cl -E -Dasm=__asm__ "${options[@]}" "$file" |
+        grep '__asm__ volatile' >/dev/null; then
+        target=nvptx64-nvidia-nvcl
+    fi
     if clang -x cl -target $target -Xclang \
         -finclude-default-header -Dasm=__asm__ -fsyntax-only -Wall -Wextra \
         -Wno-unused-parameter -Wno-unused-function -Werror \
