@@ -158,19 +158,20 @@ def attention():
     cover = Cover({**mma, **fast})
     cover.left = {p for p in cover.left
                   if p[0] in fast or p[2] in fast or "pick" in (p[0], p[2])}
-    programs = [{"hd": hd, "g": mma["g"][(i * 3 + j) % 7],
-                 "bs": [16, 32][(i + j) % 2], "cap": [0, 30][i % 3 == 1],
-                 "pick": pick}
-                for j, pick in enumerate(mma["pick"])
-                for i, hd in enumerate(mma["hd"])]
-    programs += [{"hd": 128, "g": 16, "bs": 16, "cap": 0, "pick": p}
-                 for p in mma["pick"]]
-    for i in range(48):
-        row = cover.best(programs[i % len(programs)], 8)
+    programs = [({"hd": hd, "g": g, "bs": bs, "cap": cap, "pick": pick}, kvh,
+                 segs)
+                for pick in mma["pick"]
+                for hd, g, bs, cap, kvh, segs in [
+                    (64, 4, 16, 0, 2, 4 if pick == "bulk" else 2),
+                    (80, 7, 32, 30, 1, 1), (112, 1, 16, 0, 3, 1),
+                    (128, 9 if pick == "bulk" else 16, 16, 0, 1, 1),
+                    (256, 3, 32, 0, 2, 1)]]
+    for i in range(50):
+        row, kvh, segs = programs[i % len(programs)]
+        row = cover.best(row, 8)
         cover.add(row)
         attn("L", {**row, "layout": "8, 8", "yv": 1, "kv": "F16", "det": 0,
-                   "kvh": 1 + i % 3 if row["g"] < 8 else 1},
-             segs=[1, 1, 1, 1, 1, 2, 1, 4][i % 8] if i % 7 == 5 else 1)
+                   "kvh": kvh}, segs=segs)
     attn("S", a)
     attn("S", {**a, "mode": "DECODE", "ctx": 17, "batch": 1, "det": 0})
     attn("S", {**a, "mode": "PREFILL", "ctx": 17, "window": 5})
