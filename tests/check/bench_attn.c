@@ -313,7 +313,7 @@ static void print_rate(const ck_ctx *c, const bed *b, double ns, double share)
     printf(", error %.1e\n", share);
 }
 
-static folio_status run_one(ck_ctx *c, bed *b, const folio_variant *var,
+static folio_status try_one(ck_ctx *c, bed *b, const folio_variant *var,
                             const char *tune)
 {
     folio_status st = FOLIO_OK;
@@ -347,21 +347,33 @@ fail:
     return st;
 }
 
+static void run_one(ck_ctx *c, bed *b, const folio_variant *var,
+                    const char *tune)
+{
+    if (c->dead)
+        return;
+    const folio_status st = try_one(c, b, var, tune);
+    if (st == FOLIO_OK)
+        return;
+    printf("\nFAILED: %s: %s: %s\n", var->name, folio_status_name(st), c->log);
+    c->failed++;
+    c->dead = st == FOLIO_E_DEVICE;
+}
+
 /* Settings that name MMA_WARPS are for prefill, others for decode. */
-static folio_status run_settings(ck_ctx *c, bed *b, const folio_variant *var)
+static void run_settings(ck_ctx *c, bed *b, const folio_variant *var)
 {
     char one[200];
     const char *p = c->tune;
     if (!p)
-        return run_one(c, b, var, NULL);
-    while (*p) {
+        run_one(c, b, var, NULL);
+    while (p && *p) {
         const size_t n = strcspn(p, ";");
         snprintf(one, sizeof one, "%.*s", (int)n, p);
         p += n + (p[n] == ';');
         if ((strstr(one, "MMA_WARPS") != NULL) == b->s->prefill)
-            FOLIO_RETURN_IF(run_one(c, b, var, one));
+            run_one(c, b, var, one);
     }
-    return FOLIO_OK;
 }
 
 static bool is_wanted(const ck_ctx *c, const folio_variant *var)
@@ -386,15 +398,8 @@ void ck_bench_attn(ck_ctx *c)
         bed b;
         folio_status st = open_bed(c, &shapes[i], &b);
         for (size_t v = 0; v < c->n_rows && st == FOLIO_OK; v++) {
-            if (!is_wanted(c, &c->rows[v]))
-                continue;
-            folio_status got = run_settings(c, &b, &c->rows[v]);
-            if (got != FOLIO_OK) {
-                printf("\nFAILED: %s: %s: %s\n", c->rows[v].name,
-                       folio_status_name(got), c->log);
-                c->failed++;
-            }
-            c->dead = c->dead || got == FOLIO_E_DEVICE;
+            if (is_wanted(c, &c->rows[v]))
+                run_settings(c, &b, &c->rows[v]);
         }
         if (st != FOLIO_OK) {
             printf("FAILED: %d x %d: %s: %s\n", shapes[i].batch, shapes[i].ctx,
