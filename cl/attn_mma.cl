@@ -1,20 +1,20 @@
 /* attn_mma.cl: attention of many new tokens of a sequence at once, with matrix
  * units. A work-group has BM rows, a row being a (token, query head) of one KV
- * head, and walks stages of BN keys; each warp has MT times 16 rows, whose
+ * head, and walks stages of NK keys; each warp has MT times 16 rows, whose
  * queries, logits and results stay in registers. K and V come by bulk copies,
  * STAGES ahead; warp 0 orders a stage's next copy when all warps are through
- * with it. Layout (8, 1) of K and V, f16; HD and BS multiples of 16, BN a
- * multiple of BS. Besides KV's, G and SOFTCAP, the host passes WARPS, MT, BN,
+ * with it. Layout (8, 1) of K and V, f16; HD and BS multiples of 16, NK a
+ * multiple of BS. Besides KV's, G and SOFTCAP, the host passes WARPS, MT, NK,
  * STAGES and HQ, the heads that share a work-group. */
 
 #ifdef STAGES
 
 #define BM      (WARPS * MT * 16)
 #define TILE    (BS * HD * 2) /* bytes */
-#define N_TILES (BN / BS)     /* of a stage */
+#define N_TILES (NK / BS)     /* of a stage */
 #define STAGE   (2 * N_TILES * TILE)
 #define K16     (HD / 16)
-#define N16     (BN / 16)
+#define N16     (NK / 16)
 #define PARTS   ((G + HQ - 1) / HQ) /* work-groups for a KV head's heads */
 
 /* Where a stage has chunk c (8 dims) of token t; of sixteens of tokens the sum
@@ -53,10 +53,10 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void attn_mma(
     __global const int *table = tables + table_start[seq];
     const float by = q_scale(scale);
 
-    /* Keys that some row sees; stages begin at multiples of BN. */
-    const int first = first_visible(past + tok0, window) / BN * BN;
+    /* Keys that some row sees; stages begin at multiples of NK. */
+    const int first = first_visible(past + tok0, window) / NK * NK;
     const int end = past + tok0 + n_tok;
-    const uint n_stages = (uint)(end - first + BN - 1) / BN;
+    const uint n_stages = (uint)(end - first + NK - 1) / NK;
     const uint blk0 = (uint)first / BS, blk_end = (uint)(end + BS - 1) / BS;
 
     ONE_LANE
@@ -144,7 +144,7 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void attn_mma(
 
     for (uint n = 0; n < n_stages; n++) {
         const uint s = n % STAGES;
-        const int key0 = first + (int)(n * BN);
+        const int key0 = first + (int)(n * NK);
         __local uchar *kt = ring + s * STAGE, *vt = kt + N_TILES * TILE;
         IN_STEP();
         if (warp == 0 && n > 0 && n - 1 + STAGES < n_stages) {
@@ -161,7 +161,7 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void attn_mma(
         if (n + 1 == n_stages) {
             /* What lies past the end may hold anything, and 0 * NaN is NaN. */
             const uint left = (uint)(end - key0);
-            for (uint j = lid; j < 2 * BN * HD / 8; j += WG) {
+            for (uint j = lid; j < 2 * NK * HD / 8; j += WG) {
                 const uint in = j % (BS * HD / 8), b = j / (BS * HD / 8);
                 if (b % N_TILES * BS + in % BS >= left)
                     ((__local uint4 *)kt)[j] = (uint4)(0);
@@ -170,9 +170,9 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void attn_mma(
         }
         /* Stages that no row of the warp sees. */
         const bool seen =
-            key0 <= pos_max && key0 + BN > first_visible(pos_min, window);
+            key0 <= pos_max && key0 + NK > first_visible(pos_min, window);
         if (seen) {
-            float c[MT][BN / 8][LANES][4];
+            float c[MT][NK / 8][LANES][4];
             uint b[LANES][4], k_at[LANES], v_at[LANES];
             EACH_LANE
             {
@@ -183,7 +183,7 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void attn_mma(
             UNROLL
             for (uint t = 0; t < MT; t++)
                 UNROLL
-            for (uint j = 0; j < BN / 8; j++)
+            for (uint j = 0; j < NK / 8; j++)
                 EACH_LANE
             c[t][j][ME][0] = c[t][j][ME][1] = c[t][j][ME][2] = c[t][j][ME][3] =
                 0;
@@ -198,7 +198,7 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void attn_mma(
                     MMA(c[t][2 * j + 1], qf[t][d], b, 2);
                 }
             }
-            const bool edge = key0 + BN - 1 > pos_min ||
+            const bool edge = key0 + NK - 1 > pos_min ||
                               key0 < first_visible(pos_max, window);
             uint p[MT][N16][LANES][4], moved[LANES];
             float fall[MT][2][LANES];
@@ -211,7 +211,7 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void attn_mma(
                 {
 #if SOFTCAP
                     UNROLL
-                    for (uint j = 0; j < BN / 8; j++)
+                    for (uint j = 0; j < NK / 8; j++)
                         UNROLL
                     for (uint i = 0; i < 4; i++)
                         c[t][j][ME][i] = cap_logit(c[t][j][ME][i], softcap);
@@ -220,7 +220,7 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void attn_mma(
                         const int a0 = first_visible(pos[t][0][ME], window);
                         const int a1 = first_visible(pos[t][1][ME], window);
                         UNROLL
-                        for (uint j = 0; j < BN / 8; j++)
+                        for (uint j = 0; j < NK / 8; j++)
                             UNROLL
                         for (uint i = 0; i < 4; i++) {
                             const int key =
@@ -233,7 +233,7 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void attn_mma(
                     m0[ME] = top[t][0][ME];
                     m1[ME] = top[t][1][ME];
                     UNROLL
-                    for (uint j = 0; j < BN / 8; j++) {
+                    for (uint j = 0; j < NK / 8; j++) {
                         m0[ME] =
                             fmax(m0[ME], fmax(c[t][j][ME][0], c[t][j][ME][1]));
                         m1[ME] =

@@ -10,7 +10,7 @@
 enum { WARP = 32, LOCAL_MOST = 200 << 10 };
 
 typedef struct mma_shape {
-    int32_t warps, rows16, keys, stages; /* WARPS, MT, BN, STAGES */
+    int32_t warps, rows16, keys, stages; /* WARPS, MT, NK, STAGES */
     int32_t regs;                        /* most per work-item; 0: no limit */
 } mma_shape;
 
@@ -39,7 +39,7 @@ static bool shape_mma(const folio_device *dev, const folio_op_params *prm,
     const uint32_t most = info.max_work_group / (emulated ? 1u : WARP);
     s->warps = folio_cl_tuned(prm, "MMA_WARPS", emulated ? 2 : 8);
     s->rows16 = folio_cl_tuned(prm, "MT", 1);
-    s->keys = folio_cl_tuned(prm, "BN", keys);
+    s->keys = folio_cl_tuned(prm, "NK", keys);
     s->keys = (int32_t)folio_div_up(FOLIO_MAX(s->keys, 16), bs) * bs;
     s->regs = folio_cl_tuned(prm, "REGS", 0);
     s->warps = FOLIO_MAX(FOLIO_MIN(s->warps, (int32_t)FOLIO_MIN(most, 32u)), 1);
@@ -87,7 +87,7 @@ static folio_status open_mma(folio_op *op, const void *args)
     folio_cl_define(&o, "WARP_EMULATED", emulated);
     folio_cl_define(&o, "WARPS", s.warps);
     folio_cl_define(&o, "MT", s.rows16);
-    folio_cl_define(&o, "BN", s.keys);
+    folio_cl_define(&o, "NK", s.keys);
     folio_cl_define(&o, "STAGES", s.stages);
     folio_cl_define(&o, "HQ", heads);
     char more[40] = "";
