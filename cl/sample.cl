@@ -222,7 +222,9 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void SAMPLE_ENTRY(
     const uint raw_order = (uint)(best >> 32);
     const bool raw_bad = raw_order >= SAMPLE_ORDER_BAD;
     const float raw_max = x[~(uint)best];
-    const int n_raw = raw_bad || raw_order <= SAMPLE_ORDER_OUT ? 0 : n_vocab;
+    const int n_raw =
+        raw_bad || raw_order <= SAMPLE_ORDER_OUT || w[SAMPLE_NO_SUM] ? 0
+                                                                     : n_vocab;
     for (int i = lid; i < n_raw; i += WG)
         sum += folio_weight_fixed(x[i], raw_max, SAMPLE_LOG2E, SAMPLE_SUM_ONE);
     sum = wg_sum_ulong(sum, bins);

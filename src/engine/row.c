@@ -240,6 +240,7 @@ static bool pack_row(folio_engine *e, const folio_flight *f, int32_t i,
     folio_sample_spec spec = {
         .skip = 1, .target = -1, .slot = -1, .repetition_penalty = 1};
     bool here = true;
+    spec.no_sum = f->row_draw[i] >= 0 && job->logprobs < 0;
     if (f->row_draw[i] < 0) {
         here = job->logprobs <= e->runner->draw.lim.n_top;
         spec.target =
@@ -287,6 +288,9 @@ bool folio_row_pack(folio_engine *e, folio_flight *f, folio_batch *b,
                       .edits = e->edits,
                       .fresh = e->fresh};
     f->n_host = 0;
+    /* A step of plain rows stays with topk: for 49,152 ids it takes 0.02 ms a
+     * row on the host device, where the sampling op takes 0.1 ms; and on GPUs
+     * it spreads one row over many groups, where the op has one group a row. */
     f->best = e->n_ids == e->n_vocab;
     f->must_settle = false;
     for (int32_t i = 0; f->best && i < f->n_rows; i++)

@@ -74,6 +74,7 @@ void folio_sample_pack(const folio_sample_spec *s,
     words[SAMPLE_FREQUENCY] = word_of(s->frequency_penalty);
     words[SAMPLE_EDIT_FIRST] = s->edit_first;
     words[SAMPLE_EDIT_END] = s->edit_end;
+    words[SAMPLE_NO_SUM] = s->no_sum != 0;
 }
 
 void folio_sample_unpack(const int32_t words[FOLIO_SAMPLE_OUT],

@@ -27,6 +27,7 @@ typedef struct folio_sample_spec {
     int32_t slot;   /* row of counts, or -1: no penalties */
     float repetition_penalty, presence_penalty, frequency_penalty;
     int32_t edit_first, edit_end; /* equal: no edits */
+    int no_sum; /* nobody asks for the log of the sum, which costs a pass */
 } folio_sample_spec;
 
 void folio_sample_pack(const folio_sample_spec *spec,
@@ -39,7 +40,8 @@ typedef struct folio_sample_drawn {
     float logit;  /* of id; 0 without one */
     float max;    /* the largest one */
     float target; /* of the target; 0 without one */
-    double lse;   /* log of the sum of exp(logit), to 2e-7 */
+    double lse;   /* log of the sum of exp(logit), to 2e-7; `max` if it was not
+                     wanted */
 } folio_sample_drawn;
 
 void folio_sample_unpack(const int32_t words[FOLIO_SAMPLE_OUT],

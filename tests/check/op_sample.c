@@ -59,6 +59,7 @@ static void make_words(ck_rng *r, const sample_case *k, int row, int32_t *words)
         .slot = -1,
         .repetition_penalty = 1,
         .edit_first = first,
+        .no_sum = row % 6 == 5,
         .edit_end = first + (k->edits ? ck_below(r, k->edits - first + 1) : 0)};
     folio_sample_pack(&spec, words);
 }

@@ -157,16 +157,19 @@ static void step_scored(void)
 /* Who has the host draw: nobody, everybody, every second one. */
 typedef enum who { NOBODY, EVERYBODY, EVERY_SECOND } who;
 
+static void submit_one(ask *a, who host)
+{
+    const bool second = host == EVERY_SECOND && (a - asks) % 2;
+    a->r.logits = host == EVERYBODY || second ? leave_it : NULL;
+    memset(a->got, 0, sizeof a->got);
+    memset(a->prompt_logprob, 0, sizeof a->prompt_logprob);
+    a->id = eng_submit_as(&b, &a->r);
+}
+
 static void submit_all(who host)
 {
-    for (int i = 0; i < MANY; i++) {
-        ask *a = &asks[i];
-        a->r.logits =
-            host > NOBODY && (host == EVERYBODY || i % 2) ? leave_it : NULL;
-        memset(a->got, 0, sizeof a->got);
-        memset(a->prompt_logprob, 0, sizeof a->prompt_logprob);
-        a->id = eng_submit_as(&b, &a->r);
-    }
+    for (int i = 0; i < MANY; i++)
+        submit_one(&asks[i], host);
 }
 
 static void drain_scored(void)
@@ -202,14 +205,20 @@ static outcome outcome_of(const ask *a, int32_t k)
     return o;
 }
 
-static void learn(void)
+/* What is there is what shall come again. */
+static void learn_from(void)
 {
-    run_all(EVERYBODY);
     for (int i = 0; i < MANY; i++) {
         for (int32_t k = 0; k < asks[i].r.n; k++)
             want[i][k] = outcome_of(&asks[i], k);
         memcpy(want_prompt[i], asks[i].prompt_logprob, sizeof want_prompt[i]);
     }
+}
+
+static void learn(void)
+{
+    run_all(EVERYBODY);
+    learn_from();
 }
 
 static bool near(float x, float y)
@@ -275,6 +284,7 @@ static bool set_up_on(const char *device)
     b.p.max_ctx = 64;
     b.p.budget = 16;
     seed = 20240911;
+    cr_log_info("seed %llu", (unsigned long long)seed);
     return true;
 }
 
@@ -445,5 +455,202 @@ Test(engine_draw, rows_that_need_the_host)
         eng_drain(&b, 20);
         const folio_engine_stats t = eng_stats(&b);
         cr_assert_eq(t.reads - s.reads, t.steps - s.steps);
+    }
+}
+
+/* ---- running ahead --------------------------------------------------------
+ */
+
+/* As submit_all, but some steps apart. */
+static void run_staggered(who host)
+{
+    int at = 0;
+    eng_open(&b);
+    while (at < MANY || !folio_engine_is_idle(b.e)) {
+        for (uint32_t n = below(4); n > 0 && at < MANY; n--)
+            submit_one(&asks[at++], host);
+        step_scored();
+    }
+    eng_at_rest(&b);
+}
+
+/* Stops, forks, preemption, prefix hits, rows that need the host: ids, texts,
+ * ends and scores are those of an engine that waits for each step. */
+static void ahead_is_the_same(void)
+{
+    for (int round = 0; round < 3; round++) {
+        b.p.run_ahead = 0;
+        b.p.prefix_cache = 1;
+        make_asks(false);
+        roomy();
+        run_all(NOBODY);
+        learn_from();
+        const folio_engine_stats s = eng_stats(&b);
+        b.p.run_ahead = 1;
+        run_all(NOBODY);
+        expect_all("ahead");
+        /* What is behind the end of a text is computed for nobody. */
+        const folio_engine_stats t = eng_stats(&b);
+        cr_assert_eq(t.new_tok, s.new_tok);
+        cr_assert_gt(t.forward_tok, s.forward_tok);
+        cr_assert_gt(t.cached_tok, 0);
+        cr_assert_eq(t.waits - t.reads, s.waits - s.reads);
+        run_all(EVERY_SECOND);
+        expect_all("ahead, side by side");
+        run_staggered(NOBODY);
+        expect_all("ahead, one after the other");
+        for (int cache = 0; cache <= 1; cache++) {
+            b.p.prefix_cache = cache;
+            b.p.n_blocks = 18;
+            run_all(NOBODY);
+            expect_all("ahead, cramped");
+            cr_assert_gt(eng_stats(&b).preemptions, 0);
+            run_staggered(EVERY_SECOND);
+            expect_all("ahead, cramped, side by side");
+        }
+        b.p.n_blocks = 3 * 16;
+        b.p.max_seqs = 3;
+        b.p.budget = 4;
+        run_all(NOBODY);
+        expect_all("ahead, three places, small pieces");
+        b.p.budget = 16;
+    }
+}
+
+Test(engine_draw, running_ahead_on_the_host_device)
+{
+    set_up_on("host");
+    ahead_is_the_same();
+}
+
+Test(engine_draw, running_ahead_on_opencl, .timeout = 300)
+{
+    if (!set_up_on("pocl"))
+        cr_skip("PoCL is not installed");
+    ahead_is_the_same();
+}
+
+Test(engine_draw, prompts_are_scored_while_running_ahead)
+{
+    set_up_on("host");
+    make_asks(true);
+    roomy();
+    b.p.prompt_logprobs = 1;
+    learn();
+    b.p.run_ahead = 1;
+    run_all(NOBODY);
+    expect_all("ahead, with scores of prompts");
+}
+
+/* Cancelled anywhere: what came until then is the beginning of the text, the
+ * others lose nothing, and neither does the pool. */
+static void cancels(void)
+{
+    int n_cut = 0;
+    make_asks(false);
+    roomy();
+    b.p.n_blocks = 24;
+    learn();
+    b.p.run_ahead = 1;
+    for (int round = 0; round < 8; round++) {
+        bool cancelled[MANY] = {false};
+        eng_open(&b);
+        for (int i = 0; i < MANY; i++)
+            submit_one(&asks[i], i % 5 == 4 && round % 2 ? EVERYBODY : NOBODY);
+        while (!folio_engine_is_idle(b.e)) {
+            const int k = (int)below(MANY);
+            if (below(3) == 0) {
+                const folio_status st = folio_engine_cancel(b.e, asks[k].id);
+                cr_assert(st == FOLIO_OK || st == FOLIO_E_NOT_FOUND);
+                cancelled[k] = true;
+            }
+            step_scored();
+        }
+        eng_at_rest(&b);
+        for (int i = 0; i < MANY; i++)
+            for (int32_t c = 0; c < asks[i].r.n; c++) {
+                const outcome x = outcome_of(&asks[i], c), *y = &want[i][c];
+                const bool cut = x.reason == FOLIO_REASON_ABORT;
+                cr_assert(cut ? cancelled[i] && x.n <= y->n
+                              : x.n == y->n && x.reason == y->reason,
+                          "round %d, ask %d.%d: %d of %d ids, %s", round, i, c,
+                          x.n, y->n, folio_finish_reason_name(x.reason));
+                cr_assert_eq(
+                    memcmp(x.ids, y->ids, (size_t)x.n * sizeof x.ids[0]), 0,
+                    "round %d, ask %d.%d: other ids", round, i, c);
+                n_cut += cut;
+            }
+    }
+    cr_assert_gt(n_cut, 20);
+}
+
+Test(engine_draw, cancelled_while_running_ahead)
+{
+    set_up_on("host");
+    cancels();
+}
+
+Test(engine_draw, cancelled_while_running_ahead_on_opencl, .timeout = 300)
+{
+    if (!set_up_on("pocl"))
+        cr_skip("PoCL is not installed");
+    cancels();
+}
+
+/* Passes fail now and then, at the enqueue or at the wait, with a step under
+ * way behind them or before: they are made again. */
+static uint32_t fail_one_in;
+static int n_failed;
+
+static bool fails_now(void)
+{
+    const bool fails = below(fail_one_in) == 0;
+    n_failed += fails;
+    return fails;
+}
+
+static folio_status bad_forward(folio_runner *r, const folio_batch *x,
+                                const folio_draw *d, const int32_t *open_row)
+{
+    /* Before anything is enqueued, or when all is. */
+    if (fails_now())
+        return FOLIO_E_NOMEM;
+    FOLIO_RETURN_IF(folio_runner_forward_draw(r, x, d, open_row));
+    return fails_now() ? FOLIO_E_DEVICE : FOLIO_OK;
+}
+
+static folio_status bad_read(folio_runner *r, int number, folio_drawn *out)
+{
+    return fails_now() ? FOLIO_E_NOMEM
+                       : folio_runner_read_drawn(r, number, out);
+}
+
+Test(engine_draw, failed_passes_while_running_ahead)
+{
+    set_up_on("host");
+    make_asks(false);
+    roomy();
+    learn();
+    for (int round = 0; round < 12; round++) {
+        b.p.run_ahead = round % 3 != 0;
+        b.p.n_blocks = round % 2 ? 20 : 8 * 16;
+        fail_one_in = 12;
+        n_failed = 0;
+        eng_open(&b);
+        b.e->call.forward = bad_forward;
+        b.e->call.read_drawn = bad_read;
+        for (int i = 0; i < MANY; i++)
+            submit_one(&asks[i], i % 7 == 6 ? EVERYBODY : NOBODY);
+        while (!folio_engine_is_idle(b.e)) {
+            /* The third in a row would end them; one call may bring two. */
+            if (b.e->n_failed == 2 ||
+                (b.e->n_failed == 1 && b.e->flight[b.e->newest].step))
+                fail_one_in = UINT32_MAX;
+            step_scored();
+            fail_one_in = 12;
+        }
+        eng_at_rest(&b);
+        expect_all("with failures");
+        cr_assert_gt(n_failed, 5);
     }
 }

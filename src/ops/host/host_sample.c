@@ -159,10 +159,10 @@ static int32_t draw(const sample_cut *c, const int32_t *w)
     return i;
 }
 
-static int32_t choose(const float *x, int32_t n, const int32_t *w,
+/* best: of x. */
+static int32_t choose(const float *x, int32_t n, int32_t best, const int32_t *w,
                       int32_t *flags)
 {
-    const int32_t best = find_best(x, n);
     const uint32_t order = sample_order(x[best]);
     sample_cut c = {.x = x,
                     .n = n,
@@ -188,7 +188,8 @@ static void sample_one(const sample_job *job, int64_t r, int32_t *out)
     const int32_t target = w[SAMPLE_TARGET], slot = w[SAMPLE_SLOT];
     int32_t *counts =
         slot < 0 ? NULL : job->counts + (size_t)slot * (size_t)job->n;
-    const float max = x[find_best(x, job->n)];
+    const int32_t raw_best = find_best(x, job->n);
+    const float max = x[raw_best];
     uint64_t sum = 0;
     memset(out, 0, FOLIO_SAMPLE_OUT * sizeof *out);
     out[SAMPLE_ID] = -1;
@@ -196,7 +197,7 @@ static void sample_one(const sample_job *job, int64_t r, int32_t *out)
         out[SAMPLE_FLAGS] = SAMPLE_BAD;
         return;
     }
-    if (sample_order(max) > SAMPLE_ORDER_OUT)
+    if (sample_order(max) > SAMPLE_ORDER_OUT && !w[SAMPLE_NO_SUM])
         for (int32_t i = 0; i < job->n; i++)
             sum += folio_weight_fixed(x[i], max, SAMPLE_LOG2E, SAMPLE_SUM_ONE);
     memcpy(&out[SAMPLE_MAX], &max, sizeof max);
@@ -205,7 +206,8 @@ static void sample_one(const sample_job *job, int64_t r, int32_t *out)
     out[SAMPLE_SUM_LO] = (int32_t)(uint32_t)sum;
     out[SAMPLE_SUM_HI] = (int32_t)(sum >> 32);
     const float *y = shape_row(job, r, x, w, counts);
-    const int32_t id = choose(y, job->n, w, &out[SAMPLE_FLAGS]);
+    const int32_t best = y == x ? raw_best : find_best(y, job->n);
+    const int32_t id = choose(y, job->n, best, w, &out[SAMPLE_FLAGS]);
     if (id < 0)
         return;
     out[SAMPLE_ID] = id;

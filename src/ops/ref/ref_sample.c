@@ -160,7 +160,8 @@ static int32_t choose(sample_row *r, int32_t *flags)
 static void report_raw(const sample_row *r, float max, int32_t *out)
 {
     uint64_t sum = 0;
-    for (int32_t i = 0; i < r->n && max != -INFINITY; i++)
+    const bool sums = max != -INFINITY && !r->w[SAMPLE_NO_SUM];
+    for (int32_t i = 0; i < r->n && sums; i++)
         sum += folio_weight_fixed(r->x[i], max, SAMPLE_LOG2E, SAMPLE_SUM_ONE);
     memcpy(&out[SAMPLE_MAX], &max, sizeof max);
     if (r->w[SAMPLE_TARGET] >= 0)
