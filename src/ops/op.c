@@ -268,6 +268,7 @@ void folio_op_close(folio_op **op)
         folio_kernel_close(&(*op)->kernel[i]);
     for (int i = 0; i < FOLIO_OP_MAX_PARTS; i++)
         folio_op_close(&(*op)->part[i]);
+    folio_buf_close(&(*op)->own);
     folio_device_close(&(*op)->dev);
     FOLIO_FREE(*op);
 }

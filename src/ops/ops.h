@@ -383,6 +383,7 @@ struct folio_op {
     /* Fused ops without a kernel of their own: the ops they are made of. */
     struct folio_op *part[FOLIO_OP_MAX_PARTS];
     int32_t geo[24];      /* the variant's own geometry */
+    folio_buf *own;       /* zeros that each run leaves as zeros; may be NULL */
     size_t scratch_bytes; /* what args->scratch must hold */
     char reason[160];     /* why the rows above were not taken */
 };

@@ -291,6 +291,33 @@ def packed():
         one("L", ["gemv", "gemv_i8"][rand(2)], "RG16", "Q4_0", 1056)
 
 
+def matrix():
+    """Matrix units: every packing and type, few and many tokens (tiles of
+    tokens differ), tiles cut among groups and whole ones."""
+    run = {"rows": [33, 130, 270, 300], "xpad": [0, 4, 3], "ypad": [0, 5],
+           "bias": [0, 1], "acc": [0, 1], "views": [1, 2]}
+    cover = Cover(run)
+
+    def one(set_, pick, packing, t, cols, tok, fill="plain"):
+        row = cover.best({})
+        cover.add(row)
+        emit("PACKED", set_, pick, t, packing, row["rows"], cols, tok,
+             row["xpad"], row["ypad"], row["bias"], row["acc"], row["views"],
+             fill)
+
+    for i, (packing, t) in enumerate(PACKED):
+        for j, tok in enumerate([5, 8, 9, 33, 70]):
+            set_ = "S" if (t, j) in [("F16", 0), ("Q4_0", 1)] else "L"
+            one(set_, "wgmma", packing, t, [320, 128, 192, 256, 64][j], tok)
+        one("L", "wgmma", packing, t, 64, 140)
+        one("L", "wgmma", packing, t, 256, 20, "tiny")
+    for packing in ["RAW", "RG16", "TILE16"]:
+        for j, tok in enumerate([3, 9, 16, 40, 70]):
+            one("S" if j == 3 else "L", "mma", packing, "F16",
+                [320, 576, 64, 320, 128][j], tok)
+    one("L", "mma", "RAW", "F16", 96, 17, "tiny")
+
+
 def embed():
     for i, t in enumerate(TYPES):
         set_ = "S" if t in ["Q4_K", "F16"] else "L"
@@ -522,5 +549,6 @@ sample()
 fused()
 bench()
 packed()
+matrix()
 for m in MACROS:
     print(f"#undef CHECK_{m}")
