@@ -316,6 +316,8 @@ int ck_bench(ck_ctx *c)
         c->failed++;
     } else if (c->bench_attn) {
         ck_bench_attn(c);
+    } else if (c->bench_linear) {
+        ck_bench_linear(c);
     } else {
         ck_run_all(c);
     }

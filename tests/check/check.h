@@ -169,10 +169,11 @@ typedef struct ck_ctx {
     ck_size size;
     bool exact_buffers;
     bool gpu;
-    bool quiet;       /* the self-test shows only its verdicts */
-    bool bench;       /* time instead of judging */
-    bool bench_attn;  /* of all that, the table of attention alone */
-    double read_rate; /* of the device's memory, GB/s */
+    bool quiet;        /* the self-test shows only its verdicts */
+    bool bench;        /* time instead of judging */
+    bool bench_attn;   /* of all that, the table of attention alone */
+    bool bench_linear; /* or that of linear */
+    double read_rate;  /* of the device's memory, GB/s */
     uint64_t seed;
     const char *device; /* as asked for */
     const char *only;
@@ -338,6 +339,7 @@ int ck_self_test(ck_ctx *c);
 int ck_bench(ck_ctx *c);
 /* Attention on the shapes that others publish; part of ck_bench. */
 void ck_bench_attn(ck_ctx *c);
+void ck_bench_linear(ck_ctx *c);
 /* The programs of bench.cl, while dumping. */
 void ck_bench_dump(ck_ctx *c);
 

@@ -16,7 +16,8 @@ typedef struct options {
     const char *device, *only, *require, *dump_dir, *tune;
     uint64_t seed;
     ck_size size;
-    bool exact_buffers, list, bench, bench_attn, self_test, verdict;
+    bool exact_buffers, list, bench, bench_attn, bench_linear, self_test,
+        verdict;
 } options;
 
 static void usage(FILE *f)
@@ -27,15 +28,15 @@ static void usage(FILE *f)
           "  --only A,B         variants or cases whose name contains one of "
           "them\n"
           "  --tune A=1,B=2     settings of variants that know these names;\n"
-          "                     in the table of attention several, by ;\n"
+          "                     in a table of one op several, by ;\n"
           "  --seed N           other numbers (default 1)\n"
           "  --small            few, small shapes (oclgrind, work-group caps)\n"
           "  --full             the full matrix\n"
           "  --exact-buffers    no guard zones: for tools that watch buffers' "
           "ends\n"
           "  --list             variants of this device's side, nothing runs\n"
-          "  --bench [attn]     speed on shapes of real models, or a table of "
-          "attention\n"
+          "  --bench [attn|linear]  speed on shapes of real models, or a table "
+          "of one op\n"
           "  --require FILE     variants, one a line, that must have run\n"
           "  --self-test        kernels wrong on purpose must all be found\n"
           "  --dump-sources DIR every program of the covering list as files; "
@@ -81,7 +82,9 @@ static bool parse(int argc, char **argv, options *o, int *status)
         else if (strcmp(a, "--bench") == 0) {
             o->bench = true;
             o->bench_attn = i + 1 < argc && strcmp(argv[i + 1], "attn") == 0;
-            i += o->bench_attn;
+            o->bench_linear =
+                i + 1 < argc && strcmp(argv[i + 1], "linear") == 0;
+            i += o->bench_attn || o->bench_linear;
         } else if (strcmp(a, "--self-test") == 0)
             o->self_test = true;
         else if (strcmp(a, "--verdict") == 0)
@@ -336,6 +339,7 @@ int main(int argc, char **argv)
             status = ck_self_test(&c) ? 1 : 0;
         } else if (o.bench) {
             c.bench_attn = o.bench_attn;
+            c.bench_linear = o.bench_linear;
             status = ck_bench(&c) ? 1 : 0;
         } else {
             status = check(&c, &o);
