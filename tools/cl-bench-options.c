@@ -104,7 +104,8 @@ static const tool_option table[N_OPTIONS] = {
                          "--deterministic 1"},
     [O_RUN_AHEAD] = {"--run-ahead", NULL, "0|1",
                      "decode steps enqueued before the ids of the last one "
-                     "are read, as the engine may; default 1.",
+                     "are read, as the engine may; default 1, on the host "
+                     "device, which computes while it enqueues, 0.",
                      "--run-ahead 0"},
     [O_JSON] = {"--json", NULL, NULL,
                 "print one JSON object, errors too; default: text.", "--json"},
@@ -279,7 +280,7 @@ int bench_options_parse(int argc, char **argv, bench_options *o)
                          .reps = 3,
                          .block = 16,
                          .deterministic = -1,
-                         .run_ahead = 1};
+                         .run_ahead = -1};
     tool_see_json(argc, argv, table, N_OPTIONS);
     while ((i = tool_next_option(argc, argv, table, N_OPTIONS, &next, &arg)) !=
            -1) {

@@ -118,6 +118,8 @@ static folio_status open_device(bench_app *a)
     const bool gpu = (r->dev.caps & FOLIO_CAP_GPU) != 0;
     if (a->o.max_tok == 0)
         a->o.max_tok = gpu ? 2048 : 512;
+    if (a->o.run_ahead < 0)
+        a->o.run_ahead = r->dev.kind != FOLIO_DEVICE_HOST;
     return folio_device_measure(a->dev, &r->rates);
 }
 

@@ -128,15 +128,14 @@ hashes=$(value "[c['hash'] for c in j['rows']]")
 bench --shape tiny --device host "${bare[@]}" "${exact[@]}" --json -t 1 \
     --block 7 --max-tok 64
 is "in other pieces" "$(value "[c['hash'] for c in j['rows']]")" "$hashes"
-# One step at a time: the same ids, and one launch fewer.
+# A step ahead: the same ids, and one launch more, which moves them.
 launches=$(value "j['rows'][2]['launches']")
 bench --shape tiny --device host "${cases[@]}" "${exact[@]}" --json \
-    --run-ahead 0
-is "without running ahead" "$(value "[c['hash'] for c in j['rows']]")" \
-    "$hashes"
-json "without running ahead, steps" "j['settings']['run_ahead'] == 0 and
-    all(c['writes'] == c['reads'] == 1 for c in j['rows'] if
-        c['kind'] == 'decode') and j['rows'][2]['launches'] < $launches"
+    --run-ahead 1
+is "a step ahead" "$(value "[c['hash'] for c in j['rows']]")" "$hashes"
+json "a step ahead, steps" "j['settings']['run_ahead'] == 1 and
+    all(c['writes'] == c['reads'] == c['waits'] == 1 for c in j['rows'] if
+        c['kind'] == 'decode') and j['rows'][2]['launches'] > $launches"
 # Other weights: other ids.
 bench --shape tiny --device host "${cases[@]}" "${exact[@]}" --json \
     --type q4_0
@@ -208,6 +207,7 @@ else
     is "PoCL gives the host's ids" "$(value "[c['hash'] for c in j['rows']]")" \
         "$hashes"
     json "PoCL, report" "j['device']['kind'] == 'CPU driver' and
+        j['settings']['run_ahead'] == 1 and
         all($row for c in j['rows'])"
 fi
 finish
