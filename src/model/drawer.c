@@ -1,7 +1,8 @@
-/* model/drawer.c: what a runner enqueues behind its head where it is to draw: one
- * id for each row of logits, by the sampling op or, where only the largest
- * logit is wanted, by topk; and reading what was drawn, in one read a forward.
- * Parameters of rows come as words; their meaning is not this file's. */
+/* model/drawer.c: what a runner enqueues behind its head where it is to draw:
+ * one id for each row of logits, by the sampling op or, where only the
+ * largest logit is wanted, by topk; and reading what was drawn, in one read a
+ * forward. Parameters of rows come as words; their meaning is not this
+ * file's. */
 #include "model/runner_internal.h"
 
 #include <string.h>
