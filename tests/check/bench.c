@@ -298,6 +298,7 @@ void ck_bench_dump(ck_ctx *c)
         {"measure_read", "common.clh measure.cl", "-DMEASURE_READ -DWG=64"},
         {"measure_fma", "common.clh measure.cl",
          "-DMEASURE_FMA -DLANES=2 -DWG=64"},
+        {"measure_mma", "common.clh measure.cl", "-DMEASURE_MMA -DWG=64"},
     };
     for (size_t i = 0; i < FOLIO_COUNT(specs); i++) {
         folio_kernel *k = NULL;
