@@ -49,10 +49,11 @@ printf '#!/bin/sh\n' >"$stubs/cmake"
 # Two builds in one folder would meet in here.
 cat >"$stubs/ninja" <<'END'
 #!/usr/bin/env bash
-mkdir "$2.building" || { echo "two builds at once" >>"$SAW/wrong"; exit 1; }
+name=$(basename -- "$2")
+mkdir "$SAW/$name" || { echo "two builds at once" >>"$SAW/wrong"; exit 1; }
 sleep 0.1
-echo "built $(basename -- "$2")" >>"$SAW/events"
-rmdir "$2.building"
+echo "built $name" >>"$SAW/events"
+rmdir "$SAW/$name"
 END
 
 # stage NAME: its script, from the input; the events tell when it ran.
@@ -187,7 +188,7 @@ os.execv(sys.argv[1], sys.argv[1:])' "$tree/tools/test" --jobs 2 \
         [ ! -s "$SAW/sleep" ] || break
         sleep 0.1
     done
-    kill -$signal $pid
+    kill -$signal $pid 2>/dev/null || true
     rc=0
     start=$SECONDS
     wait $pid 2>/dev/null || rc=$?

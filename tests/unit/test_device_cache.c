@@ -119,7 +119,7 @@ Test(device_cache, every_part_of_the_key_misses)
         if (i == 4)
             f.info.max_work_group /= 2;
         if (i == 5)
-            setenv("POCL_WORK_GROUP_METHOD", "loopvec", 1);
+            setenv("POCL_WORK_GROUP_METHOD", "loops", 1);
         cr_assert_eq(folio_device_new_cl(&f, NULL, &s, &dev), FOLIO_OK);
         keys[i] = dev->cache.device_key;
         folio_device_close(&dev);
