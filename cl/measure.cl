@@ -4,22 +4,30 @@
 
 #ifdef MEASURE_READ
 /* Each work-item adds up what it reads, so that no read can be left out; four
- * reads are under way at once. */
+ * reads are under way at once. Neighbours read side by side, or each its own
+ * stretch where work-items run one after the other. */
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void measure_read(
     CVIEW(float, x), VIEW(float, out), const ulong n)
 {
     CUSE(float, x);
     USE(float, out);
     const ulong all = get_global_size(0);
-    float4 a = (float4)(0), b = a, c = a, d = a;
+#ifdef MEASURE_STRETCH
+    const ulong each = (n + all - 1) / all, step = 1;
+    ulong i = get_global_id(0) * each;
+    const ulong end = min(i + each, n);
+#else
+    const ulong end = n, step = all;
     ulong i = get_global_id(0);
-    for (; i + 3 * all < n; i += 4 * all) {
+#endif
+    float4 a = (float4)(0), b = a, c = a, d = a;
+    for (; i + 3 * step < end; i += 4 * step) {
         a += vload4(i, x);
-        b += vload4(i + all, x);
-        c += vload4(i + 2 * all, x);
-        d += vload4(i + 3 * all, x);
+        b += vload4(i + step, x);
+        c += vload4(i + 2 * step, x);
+        d += vload4(i + 3 * step, x);
     }
-    for (; i < n; i += all)
+    for (; i < end; i += step)
         a += vload4(i, x);
     a = (a + b) + (c + d);
     out[get_global_id(0)] = (a.x + a.y) + (a.z + a.w);

@@ -296,6 +296,8 @@ void ck_bench_dump(ck_ctx *c)
     static const folio_kernel_spec specs[] = {
         {"bench_read", "common.clh bench.cl", "-DWG=64"},
         {"measure_read", "common.clh measure.cl", "-DMEASURE_READ -DWG=64"},
+        {"measure_read", "common.clh measure.cl",
+         "-DMEASURE_READ -DMEASURE_STRETCH -DWG=64"},
         {"measure_fma", "common.clh measure.cl",
          "-DMEASURE_FMA -DLANES=2 -DWG=64"},
         {"measure_mma", "common.clh measure.cl", "-DMEASURE_MMA -DWG=64"},
