@@ -247,14 +247,13 @@ static folio_status decode(feeder *f, int32_t depth, int32_t n, double *times,
     const size_t row = (size_t)f->n_seq * sizeof *f->next;
     memcpy(f->next, f->first, row);
     double last = bench_now();
-    folio_status st = enqueue(f, depth, 0, ahead);
+    folio_status st = ahead ? enqueue(f, depth, 0, true) : FOLIO_OK;
     for (int32_t i = 0; i < n && st == FOLIO_OK; i++) {
-        if (ahead && i + 1 < n)
-            st = enqueue(f, depth + i + 1, i + 1, true);
+        const int32_t next = ahead ? i + 1 : i;
+        if (next < n)
+            st = enqueue(f, depth + next, next, ahead);
         if (st == FOLIO_OK)
             st = collect(f, i, ahead);
-        if (st == FOLIO_OK && !ahead && i + 1 < n)
-            st = enqueue(f, depth + i + 1, i + 1, false);
         if (ids)
             memcpy(ids + (size_t)i * (size_t)f->n_seq, f->next, row);
         const double now = bench_now();
