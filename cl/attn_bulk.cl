@@ -217,9 +217,9 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void attn_bulk(
             if (key0 + BS > end_key) {
                 const uint left = (uint)(end_key - key0);
                 EACH_LANE
-                for (uint j = LANE; j < BS * HD / 8; j += 32)
-                    if (j % BS >= left)
-                        ((__local uint4 *)vt)[j] = (uint4)(0);
+                for (uint c = LANE / 16; c < HD / 8; c += 2)
+                    for (uint t = left + LANE % 16; t < BS; t += 16)
+                        ((__local uint4 *)vt)[c * BS + t] = (uint4)(0);
                 WARP_FENCE();
                 WARP_SYNC();
             }
