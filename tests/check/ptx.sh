@@ -2,7 +2,8 @@
 # Programs with inline PTX assemble for sm_90a, with every matrix sum in
 # registers: BUILD_FOLDER's folio-check writes the programs, clang makes PTX of
 # them, CUDA's ptxas assembles it. A spill of more than a register or two, or
-# products that the assembler puts one behind the other, are a failure.
+# products that the assembler puts one behind the other, are a failure. Run by
+# hand where CUDA is installed: tests/check/ptx.sh build/release
 set -euo pipefail
 build=${1:?usage: ptx.sh BUILD_FOLDER}
 libclc=/usr/lib/clc/nvptx64--nvidiacl.bc
