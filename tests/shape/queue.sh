@@ -198,5 +198,24 @@ os.execv(sys.argv[1], sys.argv[1:])' "$tree/tools/test" --jobs 2 \
     expect "$signal: it says what" said '^stopped: .*shape/stuck'
 done
 
+# The end of a stage in two pieces, with a pause between them that is longer
+# than a wait.
+mkfifo "$tmp/ends"
+(
+    eval "$(sed -n '/^report_next()/,/^}/p' "$root/tools/test")"
+    declare -A PIDS=()
+    report() { echo "$1 ended with $2"; }
+    exec 3<>"$tmp/ends"
+    (
+        printf '0 cli/so' >&3
+        sleep 1.5
+        printf 'me\n77 other\n' >&3
+    ) &
+    report_next
+    report_next
+) >"$tmp/said" 2>&1
+expect "an end in two pieces" said '^cli/some ended with 0$'
+expect "and the one behind it" said '^other ended with 77$'
+
 echo "$passed passed, $failed failed, 0 skipped"
 [ $failed = 0 ]
