@@ -31,6 +31,9 @@ folio_status folio_op_check_shape(const folio_device *dev, folio_op_id id,
 /* Tokens, rows, pairs or elements of a run: what may differ between runs. */
 int64_t folio_op_count(folio_op_id id, const void *args);
 
+/* The reference of an op: the floor of the host device. */
+const folio_variant *folio_op_reference(folio_op_id id);
+
 /* Why this row cannot be taken, judged without building anything: a static
  * sentence, or NULL. Its place and op are the caller's business. */
 const char *folio_variant_refuse(const folio_device *dev,

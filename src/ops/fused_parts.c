@@ -162,17 +162,6 @@ static folio_view scratch_of(const folio_op *op, const void *args)
     return ((const folio_gate_up_args *)args)->scratch;
 }
 
-static const folio_variant *reference_of(folio_op_id id)
-{
-    size_t n;
-    const folio_variant *v = folio_variants(&n);
-    for (size_t i = 0; i < n; i++)
-        if (v[i].op == id && v[i].where == FOLIO_ON_HOST &&
-            (v[i].flags & FOLIO_VAR_FLOOR))
-            return &v[i];
-    return NULL;
-}
-
 folio_status folio_fused_open(folio_op *op, const void *args,
                               folio_part_choice choice)
 {
@@ -187,8 +176,8 @@ folio_status folio_fused_open(folio_op *op, const void *args,
             kv->k.n_buf = kv->v.n_buf = 0;
         folio_status st =
             choice == FOLIO_PARTS_REF
-                ? folio_variant_open(op->dev, reference_of(t->id), &op->prm,
-                                     &t->a, &op->part[i])
+                ? folio_variant_open(op->dev, folio_op_reference(t->id),
+                                     &op->prm, &t->a, &op->part[i])
                 : folio_op_open(op->dev, t->id, &op->prm, &t->a, &op->part[i]);
         FOLIO_RETURN_IF(st);
         most = FOLIO_MAX(most, folio_op_scratch_bytes(op->part[i]));

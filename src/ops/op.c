@@ -49,6 +49,15 @@ const folio_variant *folio_variants(size_t *n)
     return variants;
 }
 
+const folio_variant *folio_op_reference(folio_op_id id)
+{
+    for (size_t i = 0; i < FOLIO_COUNT(variants); i++)
+        if (variants[i].op == id && variants[i].where == FOLIO_ON_HOST &&
+            (variants[i].flags & FOLIO_VAR_FLOOR))
+            return &variants[i];
+    return NULL;
+}
+
 /* ---- choice ----------------------------------------------------------------
  */
 

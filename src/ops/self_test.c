@@ -171,17 +171,6 @@ static folio_status open_reference_device(folio_device **out)
     return folio_device_open(&p, out);
 }
 
-static const folio_variant *find_reference(folio_op_id op)
-{
-    size_t n;
-    const folio_variant *v = folio_variants(&n);
-    for (size_t i = 0; i < n; i++)
-        if (v[i].op == op && v[i].where == FOLIO_ON_HOST &&
-            (v[i].flags & FOLIO_VAR_FLOOR))
-            return &v[i];
-    return NULL;
-}
-
 /* ---- comparing
  * ---------------------------------------------------------------- */
 
@@ -366,7 +355,7 @@ static folio_status run_case(folio_device *dev, const folio_variant *var,
     folio_status st = FOLIO_OK;
     folio_device *host = NULL;
     self_side got = {0}, want = {0};
-    const folio_variant *ref = find_reference(var->op);
+    const folio_variant *ref = folio_op_reference(var->op);
     if (!ref)
         return FOLIO_OK;
     FOLIO_TRY(open_reference_device(&host));
