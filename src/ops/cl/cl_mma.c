@@ -1,13 +1,8 @@
 /* ops/cl/cl_mma.c: launchers of cl/gemm_mma.cl, for half weights in rows or in
  * either packing: which tile, and in how many parts. No arithmetic here. */
-#include "ops/cl/cl_util.h"
+#include "ops/cl/cl_matrix.h"
 #include "ops/pack.h"
 #include "ops/variants.h"
-
-/* As in gemm_part.clh. */
-#define FLAG_BIAS       1
-#define FLAG_ACCUMULATE 2
-#define FLAG_WORDS      4
 
 /* Tokens and rows of a tile and of a warp, stages of 32 columns in 48 KiB. */
 typedef struct mma_step {
@@ -22,15 +17,10 @@ static const mma_step ptx_steps[] = {
 };
 static const mma_step emu_steps[] = {{16, 32, 16, 16, 1}, {32, 64, 16, 32, 1}};
 
-#define PACK_KERNEL (FOLIO_OP_MAX_KERNELS - 1)
-#define PACK_GROUP  64
-/* Fewer are better served by what reads the weights in floats. */
-#define MIN_TOKS 9
 /* Least steps of 32 columns in a part. */
 #define MIN_SPAN 8
 /* Most tiles that are cut, and so counters. */
-#define EMU_GROUPS    6
-#define SCRATCH_ALIGN 256
+#define EMU_GROUPS 6
 
 enum { GEO_STEPS, GEO_PACK_WG, GEO_GROUPS, GEO_BM, GEO_SPLIT };
 
@@ -59,12 +49,6 @@ static int pick_step(const folio_op *op, const folio_linear_args *a)
     return i;
 }
 
-/* From FOLIO_TUNE, before that from the op's own parameters. */
-static int32_t tuned(const folio_op_params *prm, const char *key, int32_t usual)
-{
-    return folio_cl_tuned(prm, key, folio_tuned("linear_mma", key, usual));
-}
-
 static const char *fits_mma(const folio_device *dev, const folio_op_params *prm,
                             const void *args)
 {
@@ -74,7 +58,8 @@ static const char *fits_mma(const folio_device *dev, const folio_op_params *prm,
         return "the weights are not F16";
     if (a->w->cols % 32 != 0)
         return "columns are no multiple of 32";
-    if (!emulated && a->n_tok < tuned(prm, "MIN", MIN_TOKS))
+    if (!emulated && a->n_tok < folio_cl_matrix_tuned(prm, "linear_mma", "MIN",
+                                                      FOLIO_GEMM_MIN_TOKS))
         return "for 9 tokens or more";
     if (folio_cl_work_group(dev, 256) < 256)
         return "needs work-groups of 256";
@@ -98,12 +83,6 @@ static folio_status open_step(folio_op *op, const folio_linear_args *a, int i)
     return folio_cl_kernel_open_of(op, i, "linear_mma", &o, items_of(s), NULL);
 }
 
-/* Rows of halves for whole tiles of any step. */
-static size_t packed_bytes(const folio_linear_args *a, int32_t bm)
-{
-    return (size_t)(folio_div_up(a->n_tok, bm) * bm) * (size_t)a->w->cols * 2;
-}
-
 /* Parts that the tiles of a view are cut into: 1 where there are enough. */
 static int32_t count_splits(const folio_op *op, int64_t tiles, int64_t steps)
 {
@@ -120,57 +99,29 @@ static folio_status open_mma(folio_op *op, const void *args)
     folio_device_info info = {.size = sizeof info};
     folio_device_get_info(op->dev, &info);
     int n = 0;
-    int32_t groups = tuned(
-        &op->prm, "GROUPS",
+    int32_t groups = folio_cl_matrix_tuned(
+        &op->prm, "linear_mma", "GROUPS",
         folio_cl_emulates(op) ? EMU_GROUPS : 2 * (int32_t)info.compute_units);
     op->geo[GEO_GROUPS] = FOLIO_MAX(groups, 1);
-    op->geo[GEO_BM] = tuned(&op->prm, "BM", 0);
-    op->geo[GEO_SPLIT] = tuned(&op->prm, "SPLIT", 1);
+    op->geo[GEO_BM] = folio_cl_matrix_tuned(&op->prm, "linear_mma", "BM", 0);
+    op->geo[GEO_SPLIT] =
+        folio_cl_matrix_tuned(&op->prm, "linear_mma", "SPLIT", 1);
     do {
         mma_step s = get_step(op, n);
         /* Cut tiles have at most `groups` parts in all. */
-        size_t bytes = packed_bytes(a, s.bm) + (size_t)op->geo[GEO_GROUPS] *
-                                                   (size_t)(s.bm * s.bn) *
-                                                   sizeof(float);
+        size_t bytes =
+            folio_cl_packed_bytes(a->n_tok, s.bm, a->w->cols) +
+            (size_t)op->geo[GEO_GROUPS] * (size_t)(s.bm * s.bn) * sizeof(float);
         FOLIO_RETURN_IF(open_step(op, a, n));
         op->scratch_bytes =
-            FOLIO_MAX(op->scratch_bytes, bytes + 2 * SCRATCH_ALIGN);
+            FOLIO_MAX(op->scratch_bytes, bytes + 2 * FOLIO_GEMM_ALIGN);
         n++;
     } while (n < count_steps(op) &&
              get_step(op, n - 1).bm < FOLIO_MAX(a->n_tok, op->geo[GEO_BM]));
     op->geo[GEO_STEPS] = n;
-    folio_cl_options o;
-    folio_cl_options_init(&o, op);
-    folio_cl_define(&o, "GEMM_PACK", 1);
-    op->geo[GEO_PACK_WG] = PACK_GROUP;
-    FOLIO_RETURN_IF(folio_cl_kernel_open(op, PACK_KERNEL, "gemm_pack", &o,
-                                         &op->geo[GEO_PACK_WG]));
+    FOLIO_RETURN_IF(folio_cl_pack_open(op, &op->geo[GEO_PACK_WG]));
     return folio_buf_open(
         op->dev, (size_t)op->geo[GEO_GROUPS] * sizeof(int32_t), &op->own);
-}
-
-static folio_status pack_x(folio_op *op, folio_queue *q,
-                           const folio_linear_args *a, int32_t bm,
-                           folio_view to)
-{
-    const folio_arg args[] = {
-        folio_arg_view(a->x),
-        folio_arg_view(to),
-        folio_arg_i32((int32_t)a->w->cols),
-        folio_arg_i32(a->n_tok),
-        folio_arg_i32(a->x_stride),
-        folio_arg_i32(0),
-        folio_arg_i32(a->x.offset % 16 == 0 && a->x_stride % 4 == 0),
-        folio_arg_i32(0),
-    };
-    int32_t wg = op->geo[GEO_PACK_WG];
-    folio_grid grid = {
-        .groups = {(size_t)folio_div_up(a->w->cols / 16, wg),
-                   (size_t)(folio_div_up(a->n_tok, bm) * bm), 1},
-        .local = {(size_t)wg, 1, 1},
-    };
-    return folio_launch(q, op->kernel[PACK_KERNEL], &grid, args,
-                        FOLIO_COUNT(args));
 }
 
 static folio_status run_mma(folio_op *op, folio_queue *q, const void *args)
@@ -179,20 +130,20 @@ static folio_status run_mma(folio_op *op, folio_queue *q, const void *args)
     const folio_weight *w = a->w;
     int i = pick_step(op, a);
     mma_step s = get_step(op, i);
-    folio_view x = a->scratch, own = {op->own, 0};
-    x.offset += SCRATCH_ALIGN - 1 - (x.offset - 1) % SCRATCH_ALIGN;
-    FOLIO_RETURN_IF(pack_x(op, q, a, s.bm, x));
-    folio_view part = folio_view_at(x, packed_bytes(a, s.bm));
-    part.offset += SCRATCH_ALIGN - 1 - (part.offset - 1) % SCRATCH_ALIGN;
+    folio_view x = folio_cl_matrix_align(a->scratch), own = {op->own, 0};
+    FOLIO_RETURN_IF(folio_cl_pack_run(op, q, a, op->geo[GEO_PACK_WG], s.bm,
+                                      false, false, x));
+    folio_view part = folio_cl_matrix_align(
+        folio_view_at(x, folio_cl_packed_bytes(a->n_tok, s.bm, a->w->cols)));
     for (int32_t n = 0; n < w->n_views; n++) {
         const folio_weight_view *v = &w->views[n];
         size_t at = (size_t)v->first_row * sizeof(float);
         int64_t tiles =
             folio_div_up(v->rows, s.bn) * folio_div_up(a->n_tok, s.bm);
         int32_t splits = count_splits(op, tiles, w->cols / 32);
-        int32_t flags = (a->bias.buf ? FLAG_BIAS : 0) |
-                        (a->accumulate ? FLAG_ACCUMULATE : 0) |
-                        (v->view.offset % 16 == 0 ? FLAG_WORDS : 0);
+        int32_t flags = (a->bias.buf ? FOLIO_GEMM_BIAS : 0) |
+                        (a->accumulate ? FOLIO_GEMM_ACCUMULATE : 0) |
+                        (v->view.offset % 16 == 0 ? FOLIO_GEMM_WORDS : 0);
         const folio_arg all[] = {
             folio_arg_view(v->view),
             folio_arg_view(x),

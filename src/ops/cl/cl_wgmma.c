@@ -1,15 +1,10 @@
 /* ops/cl/cl_wgmma.c: launchers of cl/gemm_wgmma.cl: which token tile, how x
  * gets there, and how the work is cut among groups. No arithmetic here. */
-#include "ops/cl/cl_util.h"
+#include "ops/cl/cl_matrix.h"
 #include "ops/pack.h"
 #include "ops/variants.h"
 
 #define BM 128
-
-/* As in gemm_part.clh. */
-#define FLAG_BIAS       1
-#define FLAG_ACCUMULATE 2
-#define FLAG_WORDS      4
 
 /* A token tile and how it is fed. With x as floats a group turns what it needs
  * into halves itself, which costs no launch but is done once per row tile. */
@@ -31,7 +26,6 @@ static const token_step emu_steps[] = {{8, true, 0, 0}, {32, false, 0, 0}};
 
 /* Emulated groups: few and odd, so that spans end anywhere. */
 #define EMU_GROUPS 5
-#define PACK_GROUP 64
 
 /* What FOLIO_TUNE may say is asked once, at open. */
 enum {
@@ -45,9 +39,6 @@ enum {
     GEO_SPAN,   /* SPAN: least steps of a part; 0 = by the tile */
     GEO_KS      /* KS: columns of a step; 0 = the step's own */
 };
-
-/* Only the packed way has a second kernel, the last. */
-#define PACK_KERNEL (FOLIO_OP_MAX_KERNELS - 1)
 
 /* Bytes of 128 rows times 64 columns. */
 static int32_t rows_bytes(const folio_weight *w)
@@ -122,28 +113,11 @@ static share_out cut_work(const folio_op *op, int64_t tiles, int64_t steps,
     return (share_out){(int32_t)full, (int32_t)span, (size_t)groups};
 }
 
-static size_t packed_bytes(int64_t n_tok, int32_t bn, int64_t cols)
-{
-    return (size_t)(folio_div_up(n_tok, bn) * bn) * (size_t)cols * 2;
-}
-
 /* Two parts a group at most: the end of one tile and the start of another. */
 static size_t parts_bytes(const folio_op *op, int32_t bn)
 {
     return (size_t)op->geo[GEO_GROUPS] * 2 * BM * (size_t)bn * sizeof(float);
 }
-
-/* Scratch is used from the next multiple of this on. */
-#define SCRATCH_ALIGN 256
-
-/* From FOLIO_TUNE, before that from the op's own parameters. */
-static int32_t tuned(const folio_op_params *prm, const char *key, int32_t usual)
-{
-    return folio_cl_tuned(prm, key, folio_tuned("linear_wgmma", key, usual));
-}
-
-/* Fewer are better served by what reads the weights in floats. */
-#define MIN_TOKS 9
 
 static const char *fits_wgmma(const folio_device *dev,
                               const folio_op_params *prm, const void *args)
@@ -155,7 +129,9 @@ static const char *fits_wgmma(const folio_device *dev,
         return "the weights are not packed";
     if (w->cols % 64 != 0)
         return "columns are no multiple of 64";
-    if (!emulated && a->n_tok < tuned(prm, "MIN", MIN_TOKS))
+    if (!emulated &&
+        a->n_tok < folio_cl_matrix_tuned(prm, "linear_wgmma", "MIN",
+                                         FOLIO_GEMM_MIN_TOKS))
         return "for 9 tokens or more";
     int32_t items = emulated ? 256 : 512;
     if (folio_cl_work_group(dev, items) < items)
@@ -186,16 +162,17 @@ static void tune(folio_op *op)
     const folio_op_params *prm = &op->prm;
     folio_device_info info = {.size = sizeof info};
     folio_device_get_info(op->dev, &info);
-    int32_t groups =
-        tuned(prm, "GROUPS",
-              folio_cl_emulates(op) ? EMU_GROUPS : (int32_t)info.compute_units);
+    int32_t groups = folio_cl_matrix_tuned(
+        prm, "linear_wgmma", "GROUPS",
+        folio_cl_emulates(op) ? EMU_GROUPS : (int32_t)info.compute_units);
     op->geo[GEO_GROUPS] = FOLIO_MAX(groups, 1);
-    op->geo[GEO_BN] = tuned(prm, "BN", 0);
-    op->geo[GEO_F32] = tuned(prm, "XF32", 0);
-    op->geo[GEO_STAGES] = tuned(prm, "STAGES", 0);
-    op->geo[GEO_SPLIT] = tuned(prm, "SPLIT", 1);
-    op->geo[GEO_SPAN] = tuned(prm, "SPAN", 0);
-    op->geo[GEO_KS] = tuned(prm, "KS", 0);
+    op->geo[GEO_BN] = folio_cl_matrix_tuned(prm, "linear_wgmma", "BN", 0);
+    op->geo[GEO_F32] = folio_cl_matrix_tuned(prm, "linear_wgmma", "XF32", 0);
+    op->geo[GEO_STAGES] =
+        folio_cl_matrix_tuned(prm, "linear_wgmma", "STAGES", 0);
+    op->geo[GEO_SPLIT] = folio_cl_matrix_tuned(prm, "linear_wgmma", "SPLIT", 1);
+    op->geo[GEO_SPAN] = folio_cl_matrix_tuned(prm, "linear_wgmma", "SPAN", 0);
+    op->geo[GEO_KS] = folio_cl_matrix_tuned(prm, "linear_wgmma", "KS", 0);
 }
 
 static folio_status open_wgmma(folio_op *op, const void *args)
@@ -208,16 +185,11 @@ static folio_status open_wgmma(folio_op *op, const void *args)
         size_t bytes = parts_bytes(op, s.bn);
         FOLIO_RETURN_IF(open_step(op, a, n));
         if (!s.x_f32)
-            bytes += packed_bytes(a->n_tok, s.bn, a->w->cols);
-        op->scratch_bytes = FOLIO_MAX(op->scratch_bytes, bytes + SCRATCH_ALIGN);
-        if (!s.x_f32 && !op->kernel[PACK_KERNEL]) {
-            folio_cl_options o;
-            folio_cl_options_init(&o, op);
-            folio_cl_define(&o, "GEMM_PACK", 1);
-            op->geo[GEO_PACK_WG] = PACK_GROUP;
-            FOLIO_RETURN_IF(folio_cl_kernel_open(op, PACK_KERNEL, "gemm_pack",
-                                                 &o, &op->geo[GEO_PACK_WG]));
-        }
+            bytes += folio_cl_packed_bytes(a->n_tok, s.bn, a->w->cols);
+        op->scratch_bytes =
+            FOLIO_MAX(op->scratch_bytes, bytes + FOLIO_GEMM_ALIGN);
+        if (!s.x_f32 && !op->kernel[FOLIO_GEMM_PACK_KERNEL])
+            FOLIO_RETURN_IF(folio_cl_pack_open(op, &op->geo[GEO_PACK_WG]));
         n++;
     } while (n < count_steps(op) && get_step(op, a->w, n - 1).bn <
                                         FOLIO_MAX(a->n_tok, op->geo[GEO_BN]));
@@ -227,51 +199,24 @@ static folio_status open_wgmma(folio_op *op, const void *args)
         op->dev, (size_t)op->geo[GEO_GROUPS] * 2 * sizeof(int32_t), &op->own);
 }
 
-static bool words(folio_view x, int32_t stride)
-{
-    return x.offset % 16 == 0 && stride % 4 == 0;
-}
-
-static folio_status pack_x(folio_op *op, folio_queue *q,
-                           const folio_linear_args *a, int32_t bn,
-                           folio_view to)
-{
-    const folio_arg args[] = {
-        folio_arg_view(a->x),
-        folio_arg_view(to),
-        folio_arg_i32((int32_t)a->w->cols),
-        folio_arg_i32(a->n_tok),
-        folio_arg_i32(a->x_stride),
-        folio_arg_i32(bn),
-        folio_arg_i32(words(a->x, a->x_stride)),
-        folio_arg_i32(a->w->type != FOLIO_TYPE_F16),
-    };
-    int32_t wg = op->geo[GEO_PACK_WG];
-    folio_grid grid = {
-        .groups = {(size_t)folio_div_up(a->w->cols / 16, wg),
-                   (size_t)(folio_div_up(a->n_tok, bn) * bn), 1},
-        .local = {(size_t)wg, 1, 1},
-    };
-    return folio_launch(q, op->kernel[PACK_KERNEL], &grid, args,
-                        FOLIO_COUNT(args));
-}
-
 static folio_status run_wgmma(folio_op *op, folio_queue *q, const void *args)
 {
     const folio_linear_args *a = args;
     const folio_weight *w = a->w;
     int i = pick_step(op, a);
     token_step s = get_step(op, a->w, i);
-    folio_view scratch = a->scratch, x = a->x, own = {op->own, 0};
-    scratch.offset += SCRATCH_ALIGN - 1 - (scratch.offset - 1) % SCRATCH_ALIGN;
+    folio_view scratch = folio_cl_matrix_align(a->scratch), x = a->x;
+    folio_view own = {op->own, 0};
     if (!s.x_f32) {
         x = scratch;
-        FOLIO_RETURN_IF(pack_x(op, q, a, s.bn, x));
-        scratch.offset += packed_bytes(a->n_tok, s.bn, w->cols);
+        FOLIO_RETURN_IF(folio_cl_pack_run(op, q, a, op->geo[GEO_PACK_WG], s.bn,
+                                          true, w->type != FOLIO_TYPE_F16, x));
+        scratch.offset += folio_cl_packed_bytes(a->n_tok, s.bn, w->cols);
     }
-    int32_t flags = (a->bias.buf ? FLAG_BIAS : 0) |
-                    (a->accumulate ? FLAG_ACCUMULATE : 0) |
-                    (words(a->x, a->x_stride) ? FLAG_WORDS : 0);
+    int32_t flags =
+        (a->bias.buf ? FOLIO_GEMM_BIAS : 0) |
+        (a->accumulate ? FOLIO_GEMM_ACCUMULATE : 0) |
+        (folio_cl_in_words(a->x, a->x_stride) ? FOLIO_GEMM_WORDS : 0);
     for (int32_t n = 0; n < w->n_views; n++) {
         const folio_weight_view *v = &w->views[n];
         size_t at = (size_t)v->first_row * sizeof(float);
