@@ -288,9 +288,8 @@ bool folio_row_pack(folio_engine *e, folio_flight *f, folio_batch *b,
                       .edits = e->edits,
                       .fresh = e->fresh};
     f->n_host = 0;
-    /* A step of plain rows stays with topk: for 49,152 ids it takes 0.02 ms a
-     * row on the host device, where the sampling op takes 0.1 ms; and on GPUs
-     * it spreads one row over many groups, where the op has one group a row. */
+    /* A step of plain rows stays with topk, which walks a row once and on GPUs
+     * spreads it over many groups; the sampling op has one group a row. */
     f->best = e->n_ids == e->n_vocab;
     f->must_settle = false;
     for (int32_t i = 0; f->best && i < f->n_rows; i++)
