@@ -232,6 +232,8 @@ typedef struct folio_program_text {
 folio_status folio_program_kernel(folio_device *dev,
                                   const folio_program_text *text,
                                   cl_kernel *out) FOLIO_NODISCARD;
+/* Built through its own assembly text (folio_ptx_build)? */
+bool folio_program_assembled(const folio_program_text *text);
 void folio_program_close_all(folio_device *dev);
 folio_status folio_kernel_new(folio_device *dev, const folio_program_text *text,
                               folio_kernel **out) FOLIO_NODISCARD;

@@ -5,7 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
-static folio_status read_limits(folio_device *dev, folio_kernel *k)
+/* Of a kernel from an assembled text the driver names its default of 256 items,
+ * whatever the text requires: what `required` says is what it runs with. */
+static folio_status read_limits(folio_device *dev, folio_kernel *k,
+                                bool assembled)
 {
     folio_status st = FOLIO_OK;
     size_t group = 0, multiple = 0, required[3] = {0, 0, 0};
@@ -33,6 +36,9 @@ static folio_status read_limits(folio_device *dev, folio_kernel *k)
                                  CL_KERNEL_COMPILE_WORK_GROUP_SIZE,
                                  sizeof required, required, NULL) != CL_SUCCESS)
         memset(required, 0, sizeof required);
+    if (assembled)
+        group = required[0] ? required[0] * required[1] * required[2]
+                            : dev->info.max_work_group;
     if (n > FOLIO_COUNT(k->slots))
         return folio_fail(&dev->log, FOLIO_E_UNSUPPORTED,
                           "kernel %s has %u arguments, at most %zu are "
@@ -61,7 +67,7 @@ folio_status folio_kernel_new(folio_device *dev, const folio_program_text *text,
     k->dev = folio_device_retain(dev);
     snprintf(k->entry, sizeof k->entry, "%s", text->entry);
     FOLIO_TRY(folio_program_kernel(dev, text, &k->kernel));
-    FOLIO_TRY(read_limits(dev, k));
+    FOLIO_TRY(read_limits(dev, k, folio_program_assembled(text)));
     *out = k;
     return FOLIO_OK;
 fail:

@@ -162,11 +162,16 @@ static folio_status report_build(folio_device *dev, const folio_program_text *t,
     return FOLIO_E_NOMEM;
 }
 
+bool folio_program_assembled(const folio_program_text *t)
+{
+    return strstr(t->options, "FOLIO_PTX_RETARGET") != NULL;
+}
+
 static cl_int compile_once(folio_device *dev, const folio_program_text *t,
                            cl_program *out)
 {
     cl_int code = CL_SUCCESS;
-    if (strstr(t->options, "FOLIO_PTX_RETARGET")) {
+    if (folio_program_assembled(t)) {
         *out = folio_ptx_build(dev, t->source, t->options, &code);
     } else {
         *out = clCreateProgramWithSource(
