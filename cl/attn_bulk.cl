@@ -6,7 +6,8 @@
  * V on their way to local memory, and never drains between segments. Tokens,
  * then head dims, are the 16 rows of the products and heads their 8 columns:
  * S^T = K Q^T, O^T = V^T P^T. A column that a group has whole is written to the
- * output, parts of others become partials that attn_bulk_merge adds up.
+ * output; of others each group writes a partial, and the one that arrives last
+ * adds them up in the order of the groups. Needs arrive.clh.
  * Layout (8, 1) of K and V, f16; HD and BS multiples of 16. Besides KV's, G and
  * SOFTCAP, the host passes WARPS, SLOTS, GROUPS (work-groups) and HT (eights of
  * heads per column). */
@@ -19,11 +20,16 @@
 #define TILE  (BS * HD * 2) /* bytes */
 #define K16   (HD / 16)
 
-/* Two partials per group: of a column that began before it or is whole in
- * itself, and of the one that goes on after it. f32 o [HEADS][HD], not divided
- * by the sum, then {max, sum} [HEADS] of all. */
+/* Two partials per group: of a column that began before it, and of the one that
+ * goes on after it. f32 o [HEADS][HD], not divided by the sum, then {max, sum,
+ * 0, 0} [HEADS] of all. */
 #define BULK_O(base, p)  ((base) + (ulong)(p) * (HEADS * HD))
-#define BULK_ML(base, p) (BULK_O(base, 2 * GROUPS) + (p) * (2 * HEADS))
+#define BULK_ML(base, p) (BULK_O(base, 2 * GROUPS) + (p) * (4 * HEADS))
+
+/* Floats that the warps' shares and, after them, the weights of a column's
+ * partials need. */
+#define SHARES (WARPS * HEADS * HD)
+#define PARTS  (SHARES > GROUPS * HEADS ? SHARES : GROUPS * HEADS)
 
 /* Blocks of one column that a work-group has, n = 0 where nothing is left. */
 typedef struct segment {
@@ -104,11 +110,47 @@ static inline bool next_block(walk *w, uint end, __global const int *entries,
     return true;
 }
 
+/* The n partials of a column, of groups `first` and after: its n_heads rows at
+ * `to`. `weight`: PARTS floats of local memory that nobody else uses. By all
+ * work-items of the group. */
+static void merge_column(__global float *partials, uint first, uint n,
+                         uint n_heads, __local float *weight,
+                         __global float *to)
+{
+    const uint lid = (uint)get_local_id(0);
+    for (uint i = lid; i < n * n_heads; i += WG)
+        weight[i] = part_read4(BULK_ML(partials, 2 * (first + i / n_heads) +
+                                                     (i < n_heads)) +
+                               i % n_heads * 4)
+                        .x;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (uint j = lid * 4; j < n_heads * HD; j += WG * 4) {
+        const uint h = j / HD;
+        float top = NO_MAX, sum = 0;
+        float4 acc = (float4)(0);
+        for (uint i = 0; i < n; i++)
+            top = fmax(top, weight[i * n_heads + h]);
+        _Pragma("unroll 8") for (uint i = 0; i < n; i++)
+        {
+            const uint p = 2 * (first + i) + (i == 0);
+            const float f = warp_exp2(weight[i * n_heads + h] - top);
+            const float4 o = part_read4(BULK_O(partials, p) + j);
+            const float4 ml = part_read4(BULK_ML(partials, p) + h * 4);
+            sum = FMA(f, ml.y, sum);
+            acc.x = FMA(f, o.x, acc.x);
+            acc.y = FMA(f, o.y, acc.y);
+            acc.z = FMA(f, o.z, acc.z);
+            acc.w = FMA(f, o.w, acc.w);
+        }
+        vstore4(acc / sum, 0, to + j);
+    }
+}
+
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void attn_bulk(
     CVIEW(float, q), const int q_stride, VIEW(float, out), const int out_stride,
     CVIEW(int, table_start), CVIEW(int, tables), CVIEW(int, entries),
-    const int n_entries, VIEW(float, partials), const float scale,
-    const float softcap, KV_CPLANE(kp), KV_CPLANE(vp))
+    const int n_entries, VIEW(float, partials), VIEW(int, count),
+    const float scale, const float softcap, KV_CPLANE(kp), KV_CPLANE(vp))
 {
     CUSE(float, q);
     USE(float, out);
@@ -116,11 +158,12 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void attn_bulk(
     CUSE(int, tables);
     CUSE(int, entries);
     USE(float, partials);
+    USE(int, count);
     __local __attribute__((aligned(128))) uchar ring[WARPS * SLOTS * 2 * TILE];
     __local ulong bars[WARPS * SLOTS];
-    __local float part[WARPS * HEADS * HD];
+    __local float part[PARTS];
     __local float part_max[WARPS * HEADS], part_sum[WARPS * HEADS];
-    __local uint from[1], late[1];
+    __local uint from[1], late[1], is_last[1];
     const uint lid = (uint)get_local_id(0), warp = WARP;
     const uint group = (uint)get_group_id(0);
     __local uchar *const mine = ring + warp * (SLOTS * 2 * TILE);
@@ -367,82 +410,56 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void attn_bulk(
         const uint n_heads = min((uint)HEADS, (uint)G - g0);
         const bool whole = s.n == s.nb;
         const uint p = 2 * group + (s.blk == 0);
-        for (uint j = lid; j < n_heads * HD; j += WG) {
+        __global float *const to =
+            out + (ulong)s.tok * out_stride + (kvh * G + g0) * HD;
+        for (uint j = lid * 4; j < n_heads * HD; j += WG * 4) {
             const uint h = j / HD;
-            float top = NO_MAX, sum = 0, acc = 0;
+            float top = NO_MAX, sum = 0;
+            float4 acc = (float4)(0);
             UNROLL
             for (uint i = 0; i < WARPS; i++)
                 top = fmax(top, part_max[i * HEADS + h]);
             UNROLL
             for (uint i = 0; i < WARPS; i++) {
                 const float f = warp_exp2(part_max[i * HEADS + h] - top);
+                __local const float *o = part + i * (HEADS * HD) + j;
                 sum = FMA(f, part_sum[i * HEADS + h], sum);
-                acc = FMA(f, part[i * (HEADS * HD) + j], acc);
+                acc.x = FMA(f, o[0], acc.x);
+                acc.y = FMA(f, o[1], acc.y);
+                acc.z = FMA(f, o[2], acc.z);
+                acc.w = FMA(f, o[3], acc.w);
             }
             if (late[0])
-                acc = NAN; /* nobody may take this for a result */
+                acc = (float4)(NAN); /* nobody may take this for a result */
             if (whole) {
-                out[(ulong)s.tok * out_stride + (kvh * G + g0) * HD + j] =
-                    acc / sum;
+                vstore4(acc / sum, 0, to + j);
             } else {
-                BULK_O(partials, p)[j] = acc;
-                if (j == h * HD) {
-                    BULK_ML(partials, p)[2 * h] = top;
-                    BULK_ML(partials, p)[2 * h + 1] = sum;
-                }
+                part_write4(BULK_O(partials, p) + j, acc.x, acc.y, acc.z,
+                            acc.w);
+                if (j == h * HD)
+                    part_write4(BULK_ML(partials, p) + h * 4, top, sum, 0.0f,
+                                0.0f);
+            }
+        }
+        if (!whole) {
+            const uint at = s.at - s.blk, first = at / span;
+            const uint n = (at + s.nb - 1) / span - first + 1;
+            PART_FENCE();
+            barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
+            if (lid == 0)
+                is_last[0] = part_arrive(count + first) == (int)n - 1;
+            barrier(CLK_LOCAL_MEM_FENCE);
+            if (is_last[0]) {
+                PART_FENCE();
+                merge_column(partials, first, n, n_heads, part, to);
+                /* As it was found, for the next launch. */
+                if (lid == 0)
+                    part_reset(count + first);
             }
         }
         barrier(CLK_LOCAL_MEM_FENCE); /* before the shares change */
         next_segment(&s, end, entries, table_start);
     }
-}
-
-/* Group (merge, query head): the partials of a column in the order of their
- * groups. */
-__kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void attn_bulk_merge(
-    VIEW(float, out), const int out_stride, CVIEW(int, entries),
-    CVIEW(int, merges), CVIEW(float, partials))
-{
-    USE(float, out);
-    CUSE(int, entries);
-    CUSE(int, merges);
-    CUSE(float, partials);
-    __local float weight[GROUPS], sums[GROUPS];
-    const uint lid = (uint)get_local_id(0), head = (uint)get_group_id(1);
-    const uint kvh = head / G, g = head - kvh * G;
-    const uint tile = g / HEADS, h = g - tile * HEADS;
-    __global const int *m = merges + (ulong)get_group_id(0) * 4;
-    __global const int *e = entries + (ulong)m[1] * 8;
-    const uint nb = (uint)e[6], span = (uint)e[7];
-    const uint at = (uint)e[5] * COLS + (kvh * TILES + tile) * nb;
-    const uint first = at / span, n = (at + nb - 1) / span - first + 1;
-    /* A column that one group had is written already. */
-    const uint todo = n > 1 ? n : 0;
-    for (uint i = lid; i < todo; i += WG) {
-        __global const float *ml =
-            BULK_ML(partials, 2 * (first + i) + (i == 0));
-        weight[i] = ml[2 * h];
-        sums[i] = ml[2 * h + 1];
-    }
-    barrier(CLK_LOCAL_MEM_FENCE);
-    float top = NO_MAX;
-    for (uint i = 0; i < todo; i++)
-        top = fmax(top, weight[i]);
-    barrier(CLK_LOCAL_MEM_FENCE);
-    for (uint i = lid; i < todo; i += WG)
-        weight[i] = exp2(weight[i] - top);
-    barrier(CLK_LOCAL_MEM_FENCE);
-    if (todo > 0)
-        for (uint d = lid; d < HD; d += WG) {
-            float sum = weight[0] * sums[0];
-            float acc = weight[0] * BULK_O(partials, 2 * first + 1)[h * HD + d];
-            for (uint i = 1; i < todo; i++) {
-                sum = FMA(weight[i], sums[i], sum);
-                acc = FMA(weight[i],
-                          BULK_O(partials, 2 * (first + i))[h * HD + d], acc);
-            }
-            out[(ulong)m[0] * out_stride + head * HD + d] = acc / sum;
-        }
 }
 
 #endif

@@ -10,11 +10,13 @@
 enum {
     WARP = 32,
     MAX_EIGHTS = 2,         /* HT: eights of heads per column */
+    MAX_PER_UNIT = 2,       /* work-groups resident in a compute unit */
     LOCAL_MOST = 200 << 10, /* of FOLIO_CAP_BIG_LOCAL */
     LOCAL_UNIT = 224 << 10, /* of a compute unit, for all its groups */
     IN_FLIGHT = 64 << 10,   /* bytes on their way to a group that suffice */
-    /* What all groups read in the time of one more launch (5 us). */
-    MERGE_BYTES = 22 << 20
+    SCRATCH_ALIGN = 16,
+    /* What all groups read in the time that the last of a column adds up. */
+    MERGE_BYTES = 8 << 20
 };
 
 typedef struct bulk_shape {
@@ -27,12 +29,28 @@ static size_t slot_bytes(const folio_attn_args *a)
     return 4 * (size_t)a->kv.block_size * (size_t)a->kv.head_dim;
 }
 
-static size_t shape_local(const folio_attn_args *a, const bulk_shape *s)
+static size_t shape_local(const folio_attn_args *a, const bulk_shape *s,
+                          int32_t groups)
 {
     const size_t heads = 8 * (size_t)s->eights, warps = (size_t)s->warps;
+    const size_t parts =
+        FOLIO_MAX(warps * (size_t)a->kv.head_dim, (size_t)groups);
     return warps * ((size_t)s->slots * (slot_bytes(a) + 8) +
-                    heads * ((size_t)a->kv.head_dim + 2) * sizeof(float)) +
-           64;
+                    heads * 2 * sizeof(float)) +
+           parts * heads * sizeof(float) + 64;
+}
+
+/* Work-groups of a launch: all that are resident at once. An odd number where
+ * emulated, so that shares are uneven in checks. */
+static int32_t count_groups(const folio_device *dev, const folio_op_params *prm,
+                            bool emulated, int32_t per_unit)
+{
+    folio_device_info info = {.size = sizeof info};
+    folio_device_get_info(dev, &info);
+    const int64_t units = FOLIO_MIN(FOLIO_MAX(info.compute_units, 1u), 4096u);
+    const int32_t groups =
+        folio_cl_tuned(prm, "GROUPS", emulated ? 7 : (int32_t)units * per_unit);
+    return FOLIO_MAX(groups, 1);
 }
 
 /* Two groups of four warps per unit where they fit; fewer warps where local
@@ -54,11 +72,12 @@ static bool shape_bulk(const folio_device *dev, const folio_op_params *prm,
         s->slots = folio_cl_tuned(prm, "SLOTS", s->slots);
         s->warps = FOLIO_MAX(s->warps, 1);
         s->slots = FOLIO_MAX(s->slots, 1);
-        const size_t local = shape_local(a, s);
+        const size_t local =
+            shape_local(a, s, count_groups(dev, prm, emulated, MAX_PER_UNIT));
         if (local > room ||
             (uint64_t)s->warps * (uint64_t)s->lanes > info.max_work_group)
             continue;
-        s->per_unit = FOLIO_MIN((int32_t)(LOCAL_UNIT / local), 2);
+        s->per_unit = FOLIO_MIN((int32_t)(LOCAL_UNIT / local), MAX_PER_UNIT);
         s->per_unit = FOLIO_MAX(s->per_unit, 1);
         return true;
     }
@@ -92,29 +111,26 @@ const char *folio_cl_attn_bulk_fit(const folio_device *dev,
 folio_status folio_cl_attn_bulk_open(folio_op *op, const folio_attn_args *a)
 {
     const bool emulated = folio_cl_emulates(op);
-    folio_device_info info = {.size = sizeof info};
     bulk_shape s;
     if (!shape_bulk(op->dev, &op->prm, emulated, a, &s))
         return FOLIO_E_UNSUPPORTED;
-    folio_device_get_info(op->dev, &info);
     const int32_t group = a->heads / a->kv.kv_heads;
     const int32_t columns =
         a->kv.kv_heads * (int32_t)folio_div_up(group, 8 * s.eights);
-    const int64_t units = FOLIO_MIN(FOLIO_MAX(info.compute_units, 1u), 4096u);
-    /* An odd number, so that shares are uneven in checks. */
-    const int32_t groups = folio_cl_tuned(
-        &op->prm, "GROUPS", emulated ? 7 : (int32_t)units * s.per_unit);
+    const int32_t groups =
+        count_groups(op->dev, &op->prm, emulated, s.per_unit);
     const folio_attn_plan_params p = {
         .block_size = a->kv.block_size,
         .window = a->window,
         .groups_per_entry = columns,
-        .target_groups = FOLIO_MAX(groups, 1),
+        .target_groups = groups,
         .spans = 1,
-        .merge_blocks = (int32_t)folio_div_up(
-            MERGE_BYTES, (int64_t)slot_bytes(a) * FOLIO_MAX(groups, 1))};
+        .merge_blocks = (int32_t)folio_div_up(MERGE_BYTES,
+                                              (int64_t)slot_bytes(a) * groups)};
     memcpy(op->geo, &p, sizeof p);
     op->scratch_bytes = 2 * (size_t)p.target_groups * 8 * (size_t)s.eights *
-                        ((size_t)a->kv.head_dim + 2) * sizeof(float);
+                            ((size_t)a->kv.head_dim + 4) * sizeof(float) +
+                        SCRATCH_ALIGN;
     folio_cl_options o;
     folio_cl_attn_define(&o, op, a);
     folio_cl_define(&o, "WARP_EMULATED", emulated);
@@ -126,8 +142,8 @@ folio_status folio_cl_attn_bulk_open(folio_op *op, const folio_attn_args *a)
     op->geo[FOLIO_GEO_WG] = wg;
     FOLIO_RETURN_IF(folio_cl_kernel_open_of(op, FOLIO_ATTN_MAIN, "attn_bulk",
                                             &o, wg, NULL));
-    return folio_cl_kernel_open_of(op, FOLIO_ATTN_MERGE, "attn_bulk_merge", &o,
-                                   wg, NULL);
+    /* Counters of the partials that have come, by a column's first group. */
+    return folio_buf_open(op->dev, (size_t)groups * sizeof(int32_t), &op->own);
 }
 
 folio_status folio_cl_attn_check_bulk(const folio_op *op,
@@ -152,6 +168,8 @@ folio_status folio_cl_attn_bulk_run(folio_op *op, folio_queue *q,
     folio_attn_plan_params_of(op, &p);
     FOLIO_RETURN_IF(folio_cl_check_segs(op, &a->kv, segs));
     FOLIO_RETURN_IF(folio_cl_attn_check_bulk(op, &a->kv));
+    folio_view scratch = a->scratch, count = {op->own, 0};
+    scratch.offset = folio_align_up(scratch.offset, SCRATCH_ALIGN);
     folio_arg list[32];
     int n = 0;
     list[n++] = folio_arg_view(a->q);
@@ -162,23 +180,14 @@ folio_status folio_cl_attn_bulk_run(folio_op *op, folio_queue *q,
     list[n++] = folio_arg_view(w->tables);
     list[n++] = folio_arg_view(w->entries);
     list[n++] = folio_arg_i32(w->n_entries);
-    list[n++] = folio_arg_view(a->scratch);
+    list[n++] = folio_arg_view(scratch);
+    list[n++] = folio_arg_view(count);
     list[n++] = folio_arg_f32(a->scale);
     list[n++] = folio_arg_f32(a->softcap);
     n = folio_cl_kv_args(list, n, &a->kv.k, segs);
     n = folio_cl_kv_args(list, n, &a->kv.v, segs);
     folio_grid grid = folio_cl_grid((size_t)p.target_groups, 1, wg);
-    FOLIO_RETURN_IF(
-        folio_launch(q, op->kernel[FOLIO_ATTN_MAIN], &grid, list, n));
-    if (w->n_merges == 0)
-        return FOLIO_OK;
-    const folio_arg merge[] = {
-        folio_arg_view(a->out), folio_arg_i32(a->out_stride),
-        folio_arg_view(w->entries), folio_arg_view(w->merges),
-        folio_arg_view(a->scratch)};
-    grid = folio_cl_grid((size_t)w->n_merges, (size_t)a->heads, wg);
-    return folio_launch(q, op->kernel[FOLIO_ATTN_MERGE], &grid, merge,
-                        FOLIO_COUNT(merge));
+    return folio_launch(q, op->kernel[FOLIO_ATTN_MAIN], &grid, list, n);
 }
 
 /* ---- with scalar tiles -----------------------------------------------------
