@@ -115,9 +115,11 @@ static folio_status resolve(folio_runner *r)
         return folio_fail(log, FOLIO_E_INVAL,
                           "folio_runner_params.fused is %d, not -1, 0 or 1",
                           p->fused);
-    /* Where a launch costs nothing and memory is near, fusion gains nothing. */
+    /* On a CPU a launch costs little, and computing norms again costs more:
+     * SmolLM2-135M on PoCL 3.1 makes 55 tokens/s plain and 38 fused. */
     if (p->fused < 0)
-        p->fused = folio_device_get_kind(r->dev) != FOLIO_DEVICE_HOST;
+        p->fused = !folio_device_is_host(r->dev) &&
+                   !(folio_device_caps(r->dev) & FOLIO_CAP_CPU);
     r->ops.deterministic = p->deterministic;
     r->ops.exact = p->exact || r->model->exact;
     r->limits = (folio_batch_limits){

@@ -4,7 +4,7 @@ reference results in data/ (see data/README.md for what they are and for the
 limits). Owns no reference number and no limit of its own.
 
     run_goldens.py --bin DIR --model FILE --device D [--kv f16|f32] [--exact]
-                   [--only NAME]... [--quick] [--nll] [--json OUT]
+                   [--deterministic 0|1] [--only NAME]... [--quick] [--nll] [--json OUT]
 
 DIR is the folder with the program cl-decode. One line per check; the last line
 is "N passed, N failed, N skipped", and the exit status 0 only with no failure.
@@ -95,6 +95,8 @@ class Decoder:
         self.program = os.path.join(args.bin, "cl-decode")
         self.model = args.model
         self.compute = ["--device", args.device]
+        if args.deterministic is not None:
+            self.compute += ["--deterministic", args.deterministic]
         if args.kv:
             self.compute += ["--kv", args.kv]
         if args.exact:
@@ -387,6 +389,7 @@ def main():
     a.add_argument("--device", required=True, help="as cl-decode --device")
     a.add_argument("--kv", choices=("f16", "f32"))
     a.add_argument("--exact", action="store_true")
+    a.add_argument("--deterministic", choices=("0", "1"), help="default: the device's own")
     a.add_argument("--only", action="append", metavar="NAME", help="this case only; repeatable")
     a.add_argument("--quick", action="store_true", help="three cases, no perplexity")
     a.add_argument("--nll", action="store_true", help="the perplexity in --quick too")
