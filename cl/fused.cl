@@ -64,8 +64,8 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void norm_linear_pair(
         const int stride = part == 0 ? stride0 : part == 1 ? stride1 : stride2;
         const int row = 2 * (int)(at - (part == 0 ? 0 : part == 1 ? n0 : n1));
         const int next = min(row + 1, rows - 1);
-        fused_pair(w + (ulong)row * row_bytes, w + (ulong)next * row_bytes,
-                   fused_h, fused_part);
+        fused_pair(QROW_AT(w, row, row_bytes, DIM),
+                   QROW_AT(w, next, row_bytes, DIM), fused_h, fused_part);
         for (int t = (int)lane; t < NB && pair < n; t += LANES) {
             float va = FUSED_SUM_A(t), vb = FUSED_SUM_B(t);
             if (biased >> part & 1) {
@@ -129,7 +129,8 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void qkv_pair(
         }
 #endif
         const uint r0 = head * HD + d0, r1 = head * HD + d1;
-        fused_pair(w + r0 * row_bytes, w + r1 * row_bytes, fused_h, fused_part);
+        fused_pair(QROW_AT(w, r0, row_bytes, DIM),
+                   QROW_AT(w, r1, row_bytes, DIM), fused_h, fused_part);
         for (int t = (int)lane; t < NB && pair < n; t += LANES) {
             float v0 = FUSED_SUM_A(t), v1 = FUSED_SUM_B(t);
             if (tok + t >= n_tok)
@@ -189,8 +190,8 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void gate_up_pair(
     fused_norm(x, x_stride, norm, eps, row_of, fused_h, fused_part, fused_inv);
     for (int run = 0; run < runs; run++) {
         const uint row = FUSED_PAIR(run), at = min(row, (uint)rows - 1);
-        fused_pair(gate + at * row_bytes, up + at * row_bytes, fused_h,
-                   fused_part);
+        fused_pair(QROW_AT(gate, at, row_bytes, DIM),
+                   QROW_AT(up, at, row_bytes, DIM), fused_h, fused_part);
         for (int t = (int)lane; t < NB && row < (uint)rows; t += LANES)
             if (tok + t < n_tok)
                 out[(ulong)(tok + t) * (ulong)out_stride + row] =

@@ -414,60 +414,93 @@ def sample():
 def fused():
     # One shape of each runs in several batches through the same programs. Type,
     # dim, parts, rows, tokens, x pad, y pad, bias, gather.
-    for set_, pick, row in [
-        ("S", "all", "Q4_0, 96, 1, 37, 1, 0, 0, 0, 0, plain"),
-        ("S", "all", "Q4_0, 96, 2, 20, 3, 3, 5, 1, 0, plain"),
-        ("L", "all", "Q4_0, 96, 3, 37, 1, 3, 5, 1, 0, plain"),
-        ("L", "all", "Q4_0, 96, 3, 1, 2, 3, 5, 0, 0, plain"),
-        ("L", "cpu", "Q4_0, 96, 2, 130, 8, 0, 0, 1, 0, plain"),
-        ("L", "wg", "Q4_0, 96, 1, 33, 5, 0, 5, 1, 1, plain"),
-        ("L", "wg", "Q4_0, 96, 1, 33, 9, 0, 0, 0, 1, tiny"),
-        ("L", "all", "Q4_0, 96, 1, 33, 4, 1, 0, 0, 0, zero"),
-        ("L", "cpu", "F16, 67, 2, 33, 1, 0, 5, 0, 0, plain"),
-        ("L", "wg", "F32, 67, 2, 33, 2, 1, 0, 1, 0, huge"),
-        ("L", "wg", "Q6_K, 256, 2, 37, 1, 0, 5, 0, 1, plain"),
-        ("L", "cpu", "Q8_0, 576, 3, 37, 1, 0, 5, 0, 1, plain"),
+    for set_, pick, packing, row in [
+        ("S", "all", "RAW", "Q4_0, 96, 1, 37, 1, 0, 0, 0, 0, plain"),
+        ("S", "all", "RAW", "Q4_0, 96, 2, 20, 3, 3, 5, 1, 0, plain"),
+        ("L", "all", "RAW", "Q4_0, 96, 3, 37, 1, 3, 5, 1, 0, plain"),
+        ("L", "all", "RAW", "Q4_0, 96, 3, 1, 2, 3, 5, 0, 0, plain"),
+        ("L", "cpu", "RAW", "Q4_0, 96, 2, 130, 8, 0, 0, 1, 0, plain"),
+        ("L", "wg", "RAW", "Q4_0, 96, 1, 33, 5, 0, 5, 1, 1, plain"),
+        ("L", "wg", "RAW", "Q4_0, 96, 1, 33, 9, 0, 0, 0, 1, tiny"),
+        ("L", "all", "RAW", "Q4_0, 96, 1, 33, 4, 1, 0, 0, 0, zero"),
+        ("L", "cpu", "RAW", "F16, 67, 2, 33, 1, 0, 5, 0, 0, plain"),
+        ("L", "wg", "RAW", "F32, 67, 2, 33, 2, 1, 0, 1, 0, huge"),
+        ("L", "wg", "RAW", "Q6_K, 256, 2, 37, 1, 0, 5, 0, 1, plain"),
+        ("L", "cpu", "RAW", "Q8_0, 576, 3, 37, 1, 0, 5, 0, 1, plain"),
+        ("S", "gemv", "RG16", "Q4_0, 96, 2, 37, 3, 4, 5, 1, 0, plain"),
+        ("L", "gemv", "RG16", "Q4_0, 96, 3, 37, 8, 4, 5, 0, 0, plain"),
+        ("L", "gemv", "RG16", "F16, 1056, 1, 130, 1, 0, 5, 1, 1, plain"),
+        ("L", "gemv", "RG16", "F16, 1056, 2, 33, 2, 4, 0, 0, 0, tiny"),
+        ("L", "gemv", "TILE16", "F16, 192, 3, 37, 3, 0, 0, 1, 1, plain"),
+        ("L", "gemv", "RG16", "Q8_0, 608, 1, 40, 1, 0, 5, 0, 0, zero"),
+        ("S", "gemv_i8", "RG16", "Q4_0, 96, 2, 37, 3, 4, 5, 1, 0, plain"),
+        ("L", "gemv_i8", "RG16", "Q4_1, 608, 1, 130, 8, 0, 0, 0, 1, plain"),
+        ("L", "gemv_i8", "RG16", "Q8_0, 608, 2, 40, 1, 0, 5, 0, 0, plain"),
+        ("L", "wg", "RG16", "Q4_1, 96, 2, 37, 3, 0, 5, 0, 0, plain"),
     ]:
-        print(f"CHECK_NORM_LINEAR({set_}, {pick}, {row})")
+        print(f"CHECK_NORM_LINEAR({set_}, {pick}, {packing}, {row})")
     # Types, dim; HD, H, KVH, BS, Xk, Xv, Yv, KV; rot, interleaved, head norm,
     # bias; tokens, pad, segs.
     a = "Q4_0, Q4_0, 96, 16, 4, 2, 16, 8, 8, 1, F16, 16, 0"
-    for set_, pick, row in [
-        ("S", "all", "Q4_0, Q4_0, 64, 8, 3, 1, 4, 1, 0, 2, F32, "
+    for set_, pick, packing, row in [
+        ("S", "all", "RAW", "Q4_0, Q4_0, 64, 8, 3, 1, 4, 1, 0, 2, F32, "
          "4, 1, 0, 1, 3, 4, 4, plain"),
-        ("S", "all", a + ", 0, 0, 1, 0, 1, plain"),
-        ("L", "all", a + ", 0, 1, 3, 4, 1, plain"),
-        ("L", "wg", a + ", 0, 1, 8, 4, 1, plain"),
-        ("L", "cpu", a + ", 0, 1, 5, 4, 1, tiny"),
-        ("L", "cpu", a + ", 0, 1, 9, 0, 1, zero"),
-        ("L", "parts", a + ", 1, 1, 3, 0, 1, plain"),
-        ("L", "parts", "Q4_0, Q8_0, 96, 16, 4, 2, 16, 8, 8, 1, F16, "
+        ("S", "all", "RAW", a + ", 0, 0, 1, 0, 1, plain"),
+        ("L", "all", "RAW", a + ", 0, 1, 3, 4, 1, plain"),
+        ("L", "wg", "RAW", a + ", 0, 1, 8, 4, 1, plain"),
+        ("L", "cpu", "RAW", a + ", 0, 1, 5, 4, 1, tiny"),
+        ("L", "cpu", "RAW", a + ", 0, 1, 9, 0, 1, zero"),
+        ("L", "parts", "RAW", a + ", 1, 1, 3, 0, 1, plain"),
+        ("L", "parts", "RAW", "Q4_0, Q8_0, 96, 16, 4, 2, 16, 8, 8, 1, F16, "
          "16, 0, 0, 1, 3, 4, 1, plain"),
-        ("L", "wg", "F16, F16, 67, 64, 9, 3, 16, 8, 8, 1, F16, "
+        ("L", "wg", "RAW", "F16, F16, 67, 64, 9, 3, 16, 8, 8, 1, F16, "
          "64, 0, 0, 0, 1, 4, 2, plain"),
-        ("L", "cpu", "Q4_1, Q4_1, 576, 64, 9, 3, 16, 8, 0, 2, F16, "
+        ("L", "cpu", "RAW", "Q4_1, Q4_1, 576, 64, 9, 3, 16, 8, 0, 2, F16, "
          "64, 1, 0, 0, 1, 0, 1, plain"),
-        ("L", "wg", "Q8_0, Q8_0, 32, 256, 2, 1, 32, 8, 8, 1, F32, "
+        ("L", "wg", "RAW", "Q8_0, Q8_0, 32, 256, 2, 1, 32, 8, 8, 1, F32, "
          "64, 0, 0, 1, 2, 0, 1, plain"),
-        ("L", "cpu", "Q8_0, Q8_0, 32, 80, 3, 1, 1, 1, 0, 1, F16, "
+        ("L", "cpu", "RAW", "Q8_0, Q8_0, 32, 80, 3, 1, 1, 1, 0, 1, F16, "
          "0, 0, 0, 1, 1, 0, 4, plain"),
+        ("S", "gemv", "RG16", a + ", 0, 1, 3, 4, 1, plain"),
+        ("L", "gemv", "RG16", a + ", 0, 0, 1, 0, 1, plain"),
+        ("L", "gemv", "RG16", a + ", 0, 1, 8, 4, 1, tiny"),
+        ("L", "gemv", "RG16", "F16, F16, 1056, 64, 9, 3, 16, 8, 8, 1, F16, "
+         "64, 0, 0, 0, 1, 4, 2, plain"),
+        ("L", "gemv", "TILE16", "F16, F16, 192, 128, 2, 1, 16, 8, 8, 1, F16, "
+         "128, 0, 0, 1, 2, 0, 1, plain"),
+        ("L", "gemv", "RG16", "Q8_0, Q8_0, 608, 80, 2, 1, 16, 8, 0, 2, F32, "
+         "40, 1, 0, 1, 3, 0, 1, plain"),
+        ("S", "gemv_i8", "RG16", a + ", 0, 1, 3, 4, 1, plain"),
+        ("L", "gemv_i8", "RG16", "Q8_0, Q8_0, 608, 80, 2, 1, 16, 8, 0, 2, "
+         "F32, 0, 0, 0, 1, 3, 0, 4, plain"),
+        ("L", "gemv_i8", "RG16", "Q4_1, Q4_1, 576, 64, 9, 3, 16, 8, 8, 1, "
+         "F16, 64, 0, 0, 0, 8, 4, 1, plain"),
     ]:
-        print(f"CHECK_QKV({set_}, {pick}, {row})")
+        print(f"CHECK_QKV({set_}, {pick}, {packing}, {row})")
     # Types, activation, dim, rows, tokens, x pad, out pad.
-    for set_, pick, row in [
-        ("S", "all", "Q4_0, Q4_0, SILU, 96, 37, 3, 1, 5, plain"),
-        ("S", "all", "Q4_0, Q4_0, SILU, 96, 40, 1, 0, 0, plain"),
-        ("L", "wg", "Q4_0, Q4_0, SILU, 96, 130, 8, 1, 5, plain"),
-        ("L", "all", "Q4_0, Q4_0, SILU, 96, 1, 2, 0, 0, plain"),
-        ("L", "cpu", "Q4_0, Q4_0, SILU, 96, 33, 9, 0, 0, zero"),
-        ("L", "all", "Q4_0, Q4_0, SILU, 96, 65, 1, 0, 0, tiny"),
-        ("L", "parts", "Q4_0, Q8_0, SILU, 96, 65, 3, 3, 5, plain"),
-        ("L", "wg", "F16, F16, GELU_TANH, 67, 33, 2, 0, 3, plain"),
-        ("L", "cpu", "F32, F32, GELU_TANH, 67, 33, 1, 0, 3, plain"),
-        ("L", "wg", "Q4_K, Q4_K, SILU, 512, 33, 1, 0, 0, plain"),
-        ("L", "cpu", "Q8_0, Q8_0, SILU, 576, 33, 1, 0, 0, plain"),
+    for set_, pick, packing, row in [
+        ("S", "all", "RAW", "Q4_0, Q4_0, SILU, 96, 37, 3, 1, 5, plain"),
+        ("S", "all", "RAW", "Q4_0, Q4_0, SILU, 96, 40, 1, 0, 0, plain"),
+        ("L", "wg", "RAW", "Q4_0, Q4_0, SILU, 96, 130, 8, 1, 5, plain"),
+        ("L", "all", "RAW", "Q4_0, Q4_0, SILU, 96, 1, 2, 0, 0, plain"),
+        ("L", "cpu", "RAW", "Q4_0, Q4_0, SILU, 96, 33, 9, 0, 0, zero"),
+        ("L", "all", "RAW", "Q4_0, Q4_0, SILU, 96, 65, 1, 0, 0, tiny"),
+        ("L", "parts", "RAW", "Q4_0, Q8_0, SILU, 96, 65, 3, 3, 5, plain"),
+        ("L", "wg", "RAW", "F16, F16, GELU_TANH, 67, 33, 2, 0, 3, plain"),
+        ("L", "cpu", "RAW", "F32, F32, GELU_TANH, 67, 33, 1, 0, 3, plain"),
+        ("L", "wg", "RAW", "Q4_K, Q4_K, SILU, 512, 33, 1, 0, 0, plain"),
+        ("L", "cpu", "RAW", "Q8_0, Q8_0, SILU, 576, 33, 1, 0, 0, plain"),
+        ("S", "gemv", "RG16", "Q4_0, Q4_0, SILU, 96, 37, 3, 4, 5, plain"),
+        ("L", "gemv", "RG16", "Q4_0, Q4_0, SILU, 96, 130, 8, 4, 5, tiny"),
+        ("L", "gemv", "RG16", "F16, F16, GELU_TANH, 1056, 33, 1, 0, 3, plain"),
+        ("L", "gemv", "TILE16", "F16, F16, SILU, 192, 130, 2, 0, 3, plain"),
+        ("L", "gemv", "RG16", "Q8_0, Q8_0, SILU, 608, 40, 1, 0, 3, zero"),
+        ("S", "gemv_i8", "RG16", "Q4_0, Q4_0, SILU, 96, 37, 3, 4, 5, plain"),
+        ("L", "gemv_i8", "RG16", "Q8_0, Q8_0, SILU, 608, 40, 1, 0, 3, plain"),
+        ("L", "gemv_i8", "RG16", "Q4_1, Q4_1, GELU_TANH, 608, 33, 8, 0, 3, "
+         "plain"),
     ]:
-        print(f"CHECK_GATE_UP({set_}, {pick}, {row})")
+        print(f"CHECK_GATE_UP({set_}, {pick}, {packing}, {row})")
 
 
 # ---- speed ------------------------------------------------------------------
@@ -521,13 +554,15 @@ def bench():
         (4096, 14336, 128256, 128, 32, 8, ["F16", "Q4_0"]),
     ]:
         for t, tok in itertools.product(types, [1, 8]):
-            print(f"CHECK_QKV(B, all, {t}, {t}, {dim}, {hd}, {h}, {kvh}, 16, "
-                  f"8, 8, 1, F16, {hd}, 0, 0, 0, {tok}, 0, 1, plain)")
-            print(f"CHECK_GATE_UP(B, all, {t}, {t}, SILU, {dim}, {ff}, {tok}, "
-                  "0, 0, plain)")
-            if tok == 1:
-                print(f"CHECK_NORM_LINEAR(B, all, {t}, {dim}, 1, {vocab}, "
-                      f"{tok}, 0, 0, 0, 1, plain)")
+            for p in ["RAW", "RG16"] + ["TILE16"] * (t == "F16"):
+                print(f"CHECK_QKV(B, all, {p}, {t}, {t}, {dim}, {hd}, {h}, "
+                      f"{kvh}, 16, 8, 8, 1, F16, {hd}, 0, 0, 0, {tok}, 0, 1, "
+                      "plain)")
+                print(f"CHECK_GATE_UP(B, all, {p}, {t}, {t}, SILU, {dim}, "
+                      f"{ff}, {tok}, 0, 0, plain)")
+                if tok == 1:
+                    print(f"CHECK_NORM_LINEAR(B, all, {p}, {t}, {dim}, 1, "
+                          f"{vocab}, {tok}, 0, 0, 0, 1, plain)")
 
 
 MACROS = ["EMBED", "GATHER", "RMSNORM", "LINEAR", "ROPE", "COPY", "ACT", "ADD",

@@ -2,6 +2,8 @@
  * differ by is worked out from the sums of the products' terms. */
 #include "check/check.h"
 
+#include "ops/pack.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -139,18 +141,28 @@ static void drop(fused_sum *s)
 typedef struct norm_linear_case {
     ck_set set;
     const char *pick;
+    folio_packing packing;
     folio_type type;
     int dim, parts, rows, tok, x_pad, y_pad, bias, gather;
     ck_fill_kind fill;
 } norm_linear_case;
 
 static const norm_linear_case norm_linear_cases[] = {
-#define CHECK_NORM_LINEAR(set, pick, type, dim, parts, rows, tok, x_pad,       \
-                          y_pad, bias, gather, fill)                           \
-    {CK_SET_##set, #pick,  FOLIO_TYPE_##type,                                  \
-     dim,          parts,  rows,                                               \
-     tok,          x_pad,  y_pad,                                              \
-     bias,         gather, CK_FILL_##fill},
+#define CHECK_NORM_LINEAR(set, pick, packing, type, dim, parts, rows, tok,     \
+                          x_pad, y_pad, bias, gather, fill)                    \
+    {CK_SET_##set,                                                             \
+     #pick,                                                                    \
+     FOLIO_PACK_##packing,                                                     \
+     FOLIO_TYPE_##type,                                                        \
+     dim,                                                                      \
+     parts,                                                                    \
+     rows,                                                                     \
+     tok,                                                                      \
+     x_pad,                                                                    \
+     y_pad,                                                                    \
+     bias,                                                                     \
+     gather,                                                                   \
+     CK_FILL_##fill},
 #include "check/covering.def"
 };
 
@@ -189,11 +201,13 @@ static void add_part(ck_problem *p, ck_rng *r, const norm_linear_case *k,
 static void norm_linear_one(ck_ctx *c, const norm_linear_case *k)
 {
     char name[150];
-    snprintf(name, sizeof name,
-             "norm_linear %s dim %d rows %d parts %d tok %d pads %d,%d%s%s %s",
-             folio_type_find((uint32_t)k->type)->name, k->dim, k->rows,
-             k->parts, k->tok, k->x_pad, k->y_pad, k->bias ? " bias" : "",
-             k->gather ? " gather" : "", ck_fill_name(k->fill));
+    snprintf(
+        name, sizeof name,
+        "norm_linear %s %s dim %d rows %d parts %d tok %d pads %d,%d%s%s %s",
+        folio_pack_name(k->packing), folio_type_find((uint32_t)k->type)->name,
+        k->dim, k->rows, k->parts, k->tok, k->x_pad, k->y_pad,
+        k->bias ? " bias" : "", k->gather ? " gather" : "",
+        ck_fill_name(k->fill));
     if (!ck_wanted(c, FOLIO_OP_NORM_LINEAR, name))
         return;
     ck_rng r = ck_rng_make(c->seed, name);
@@ -217,6 +231,10 @@ static void norm_linear_one(ck_ctx *c, const norm_linear_case *k)
         add_part(p, &r, k, &in, i);
     ck_slot_add(p, "scratch", CK_SCRATCH, CK_BYTES, 0, &a->scratch);
     free(in.h);
+    /* The references read every packing; only their quick forms do not. */
+    p->packing = k->packing;
+    if (!c->bench)
+        ck_pack_weight(p);
     ck_judge(c, p);
 }
 
@@ -233,6 +251,7 @@ void ck_norm_linear(ck_ctx *c)
 typedef struct qkv_case {
     ck_set set;
     const char *pick;
+    folio_packing packing;
     folio_type type, v_type;
     int dim, hd, heads, kvh, bs, xk, xv, yv;
     folio_kv_type kv;
@@ -241,11 +260,12 @@ typedef struct qkv_case {
 } qkv_case;
 
 static const qkv_case qkv_cases[] = {
-#define CHECK_QKV(set, pick, type, v_type, dim, hd, heads, kvh, bs, xk, xv,    \
-                  yv, kv, rot, interleaved, head_norm, bias, tok, pad, segs,   \
-                  fill)                                                        \
+#define CHECK_QKV(set, pick, packing, type, v_type, dim, hd, heads, kvh, bs,   \
+                  xk, xv, yv, kv, rot, interleaved, head_norm, bias, tok, pad, \
+                  segs, fill)                                                  \
     {CK_SET_##set,                                                             \
      #pick,                                                                    \
+     FOLIO_PACK_##packing,                                                     \
      FOLIO_TYPE_##type,                                                        \
      FOLIO_TYPE_##v_type,                                                      \
      dim,                                                                      \
@@ -390,16 +410,16 @@ static void qkv_limits(const ck_problem *p, const qkv_case *k,
 static void qkv_one(ck_ctx *c, const qkv_case *k)
 {
     char name[160];
-    snprintf(name, sizeof name,
-             "qkv %s,%s dim %d hd %d h %d/%d bs %d x %d,%d y %d %s rot "
-             "%d%s%s%s tok %d pad %d segs %d %s",
-             folio_type_find((uint32_t)k->type)->name,
-             folio_type_find((uint32_t)k->v_type)->name, k->dim, k->hd,
-             k->heads, k->kvh, k->bs, k->xk, k->xv, k->yv,
-             k->kv == FOLIO_KV_F16 ? "f16" : "f32", k->rot,
-             k->interleaved ? " interleaved" : "",
-             k->head_norm ? " head norm" : "", k->bias ? " bias" : "", k->tok,
-             k->pad, k->segs, ck_fill_name(k->fill));
+    snprintf(
+        name, sizeof name,
+        "qkv %s %s,%s dim %d hd %d h %d/%d bs %d x %d,%d y %d %s rot "
+        "%d%s%s%s tok %d pad %d segs %d %s",
+        folio_pack_name(k->packing), folio_type_find((uint32_t)k->type)->name,
+        folio_type_find((uint32_t)k->v_type)->name, k->dim, k->hd, k->heads,
+        k->kvh, k->bs, k->xk, k->xv, k->yv,
+        k->kv == FOLIO_KV_F16 ? "f16" : "f32", k->rot,
+        k->interleaved ? " interleaved" : "", k->head_norm ? " head norm" : "",
+        k->bias ? " bias" : "", k->tok, k->pad, k->segs, ck_fill_name(k->fill));
     if (!ck_wanted(c, FOLIO_OP_QKV, name))
         return;
     static const char *const w_names[] = {"wq", "wk", "wv"};
@@ -455,6 +475,10 @@ static void qkv_one(ck_ctx *c, const qkv_case *k)
     ck_slot_add(p, "scratch", CK_SCRATCH, CK_BYTES, 0, &a->scratch);
     qkv_limits(p, k, &in, w, bias, norm, q, &pool);
     free(in.h);
+    /* The references read every packing; only their quick forms do not. */
+    p->packing = k->packing;
+    if (!c->bench)
+        ck_pack_weight(p);
     ck_judge(c, p);
 }
 
@@ -471,6 +495,7 @@ void ck_qkv(ck_ctx *c)
 typedef struct gate_up_case {
     ck_set set;
     const char *pick;
+    folio_packing packing;
     folio_type type, up_type;
     folio_act act;
     int dim, rows, tok, x_pad, out_pad;
@@ -478,10 +503,11 @@ typedef struct gate_up_case {
 } gate_up_case;
 
 static const gate_up_case gate_up_cases[] = {
-#define CHECK_GATE_UP(set, pick, type, up_type, act, dim, rows, tok, x_pad,    \
-                      out_pad, fill)                                           \
+#define CHECK_GATE_UP(set, pick, packing, type, up_type, act, dim, rows, tok,  \
+                      x_pad, out_pad, fill)                                    \
     {CK_SET_##set,                                                             \
      #pick,                                                                    \
+     FOLIO_PACK_##packing,                                                     \
      FOLIO_TYPE_##type,                                                        \
      FOLIO_TYPE_##up_type,                                                     \
      FOLIO_ACT_##act,                                                          \
@@ -512,8 +538,9 @@ static void gate_up_one(ck_ctx *c, const gate_up_case *k)
 {
     char name[150];
     snprintf(name, sizeof name,
-             "gate_up %s,%s %s dim %d rows %d tok %d pads "
+             "gate_up %s %s,%s %s dim %d rows %d tok %d pads "
              "%d,%d %s",
+             folio_pack_name(k->packing),
              folio_type_find((uint32_t)k->type)->name,
              folio_type_find((uint32_t)k->up_type)->name,
              k->act == FOLIO_ACT_SILU ? "silu" : "gelu", k->dim, k->rows,
@@ -555,6 +582,10 @@ static void gate_up_one(ck_ctx *c, const gate_up_case *k)
     }
     ck_slot_add(p, "scratch", CK_SCRATCH, CK_BYTES, 0, &a->scratch);
     free(in.h);
+    /* The references read every packing; only their quick forms do not. */
+    p->packing = k->packing;
+    if (!c->bench)
+        ck_pack_weight(p);
     ck_judge(c, p);
 }
 

@@ -107,29 +107,36 @@ void ck_add_weight(ck_problem *p, ck_rng *r, folio_type type,
                           .n_views = i};
 }
 
-void ck_pack_weight(ck_problem *p)
+static void pack_one(ck_problem *p, folio_weight *w,
+                     const folio_weight_view *views)
 {
-    const folio_weight *w = &p->w;
-    if (w->packing == p->packing)
-        return;
     for (int i = 0; i < p->n_slots; i++) {
         ck_slot *s = &p->slot[i];
         for (int32_t v = 0; v < w->n_views; v++) {
-            if (s->into != &p->wv[v].view)
+            if (s->into != &views[v].view)
                 continue;
             size_t bytes =
-                folio_pack_bytes(p->packing, w->type, p->wv[v].rows, w->cols);
+                folio_pack_bytes(p->packing, w->type, views[v].rows, w->cols);
             uint8_t *packed = folio_calloc(bytes, 1);
             if (!packed)
                 continue; /* stays RAW, and so wrong: the check fails */
             folio_pack_rows(p->packing, w->type, w->cols, s->init,
-                            p->wv[v].rows, packed);
+                            views[v].rows, packed);
             ck_slot_set(s, packed, bytes);
             s->align = folio_pack_align(p->packing, w->type);
             free(packed);
         }
     }
-    p->w.packing = p->packing;
+    w->packing = p->packing;
+}
+
+void ck_pack_weight(ck_problem *p)
+{
+    if (p->w.packing != p->packing)
+        pack_one(p, &p->w, p->wv);
+    for (int i = 0; i < FOLIO_MAX_PRODUCTS; i++)
+        if (p->fw[i].packing != p->packing)
+            pack_one(p, &p->fw[i], &p->fwv[i]);
 }
 
 /* ---- linear ---------------------------------------------------------------

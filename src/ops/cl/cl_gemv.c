@@ -4,6 +4,7 @@
  * Constants that FOLIO_TUNE may change: LANES (work-items of a tile of 16
  * rows), UNROLL (16-byte loads in flight for each), KC (columns of x in local
  * memory), GROUPS (work-groups per unit). */
+#include "ops/cl/cl_gemv.h"
 #include "ops/cl/cl_util.h"
 #include "ops/pack.h"
 #include "ops/variants.h"
@@ -22,12 +23,8 @@ enum { GEO_LANES, GEO_GROUPS = GEO_LANES + STEPS, GEO_ROUND };
 #define ROUND_KERNEL STEPS
 #define ROUND_GROUP  64
 
-/* What decides how a kernel is compiled. */
-typedef struct gemv_shape {
-    int32_t toks, lanes, unroll, kc;
-} gemv_shape;
+typedef folio_gemv_shape gemv_shape;
 
-/* Columns of a 16-byte piece; 0 for types that gemv.clh does not read. */
 static int32_t piece_cols(folio_type type)
 {
     switch (type) {
@@ -70,7 +67,8 @@ static size_t token_bytes(const gemv_shape *s, bool i8)
 {
     size_t kc = (size_t)s->kc;
     size_t x = i8 ? kc + kc / 2 + kc / 4 : folio_align_up(kc, 64) * 4;
-    return x + (s->toks > 2 ? 1 : 2) * (size_t)s->lanes * sizeof(float);
+    return x + (s->toks > 2 ? 1 : 2) * (size_t)s->lanes * sizeof(float) +
+           s->more;
 }
 
 static bool in_local(const folio_device *dev, const gemv_shape *s, bool i8)
@@ -79,9 +77,6 @@ static bool in_local(const folio_device *dev, const gemv_shape *s, bool i8)
     return (size_t)s->toks * token_bytes(s, i8) + 64 <= local_bytes(dev);
 }
 
-/* As many columns as local memory takes, whole steps of the loop; fewer loads
- * in flight where one step is too many. The order of sums depends on neither.
- * False where nothing fits. */
 static bool find_columns(const folio_device *dev, const folio_weight *w,
                          bool i8, int32_t most, gemv_shape *s)
 {
@@ -95,6 +90,22 @@ static bool find_columns(const folio_device *dev, const folio_weight *w,
             return true;
     }
     return false;
+}
+
+int32_t folio_gemv_cols(folio_type type)
+{
+    return piece_cols(type);
+}
+
+int32_t folio_gemv_least_lanes(const folio_weight *w)
+{
+    return least_lanes(w);
+}
+
+bool folio_gemv_find_columns(const folio_device *dev, const folio_weight *w,
+                             bool i8, int32_t most, folio_gemv_shape *s)
+{
+    return find_columns(dev, w, i8, most, s);
 }
 
 /* ---- fits ------------------------------------------------------------------
