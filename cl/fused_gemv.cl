@@ -11,28 +11,33 @@
  * staged once where KC holds all of it. Grid (any number up to the tiles, n_tok
  * / N). */
 
-/* norm * x of eight columns of row `row` of x. */
+/* norm * x of eight columns of the row that begins at x[at]. */
 GEMV_FN float8 fused_x8(__global const float *x, __global const float *norm,
                         ulong at, int k)
 {
     return vload8(0, norm + k) * vload8(0, x + at + k);
 }
 
+/* Where the row of token t of the group begins in x; past the last token it is
+ * the last one's. */
+#define FUSED_AT(t)                                                            \
+    ((ulong)FUSED_ROW_OF(min(tok + (t), n_tok - 1)) * (ulong)x_stride)
+
 /* This item's part of the sum of squares of each token. */
-GEMV_FN void fused_squares(__global const float *x, const ulong at[N], int cols,
-                           __local float *squares)
-{
-#pragma unroll
-    for (int t = 0; t < N; t++) {
-        float8 sum = (float8)(0.0f);
-        for (int i = (int)GEMV_ID; i < cols / 8; i += LANES) {
-            const float8 v = vload8(i, x + at[t]);
-            sum = FMA(v, v, sum);
-        }
-        const float4 a = sum.lo + sum.hi;
-        squares[t * LANES + GEMV_ID] = (a.x + a.z) + (a.y + a.w);
-    }
-}
+#define FUSED_SQUARES(squares)                                                 \
+    do {                                                                       \
+        for (int t_ = 0; t_ < N; t_++) {                                       \
+            __global const float *x_ = x + FUSED_AT(t_);                       \
+            float8 sum_ = (float8)(0.0f);                                      \
+            for (int i_ = (int)GEMV_ID; i_ < cols / 8; i_ += LANES) {          \
+                const float8 v_ = vload8(i_, x_);                              \
+                sum_ = FMA(v_, v_, sum_);                                      \
+            }                                                                  \
+            const float4 a_ = sum_.lo + sum_.hi;                               \
+            (squares)[t_ * LANES + (int)GEMV_ID] =                             \
+                (a_.x + a_.z) + (a_.y + a_.w);                                 \
+        }                                                                      \
+    } while (0)
 
 /* Sixteen parts of each sum are left; after a barrier, and before the next. */
 GEMV_FN void fused_fold(__local const float *squares, __local float *folded)
@@ -323,7 +328,7 @@ GEMV_FN void fused_write(__local const float *red, __local const float *folded,
 /* ---- the course, the same for all -------------------------------------------
  */
 
-#define FUSED_X8(t, k) fused_x8(x, norm, at[t], (k))
+#define FUSED_X8(t, k) fused_x8(x, norm, FUSED_AT(t), (k))
 
 __kernel __attribute__((reqd_work_group_size(LANES, 1, 1))) void FUSED_ENTRY(
     CVIEW(float, x), CVIEW(float, norm), const int x_stride, const float eps,
@@ -337,16 +342,12 @@ __kernel __attribute__((reqd_work_group_size(LANES, 1, 1))) void FUSED_ENTRY(
     __local float folded[16 * N];
     const int tok = (int)get_group_id(1) * N, step = (int)get_num_groups(0);
     int tile = (int)get_group_id(0), turn = 0;
-    ulong at[N];
 
     gemv_tile now = FUSED_OPEN(min(tile, n_tiles - 1));
     gemv_set s;
     gemv_fetch(&now, gemv_stream(), &s);
-#pragma unroll
-    for (int t = 0; t < N; t++)
-        at[t] = (ulong)FUSED_ROW_OF(min(tok + t, n_tok - 1)) * (ulong)x_stride;
     /* The second buffer of sums is free until the first tile is done. */
-    fused_squares(x, at, cols, red[1]);
+    FUSED_SQUARES(red[1]);
     for (; tile < n_tiles; tile += step, turn = 1 - turn) {
         const bool first = tile == (int)get_group_id(0);
         gemv_acc acc[N];

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/half.h"
+
 /* ---- what is known so far --------------------------------------------------
  */
 
@@ -449,16 +451,20 @@ static void relax(ck_problem *p)
 {
     for (int i = 0; i < p->n_slots; i++) {
         ck_slot *s = &p->slot[i];
-        if (!s->want || s->kind != CK_F32 || s->rule != CK_NEAR)
+        const void *want = s->want;
+        const bool half = s->kind == CK_F16;
+        if (!want || (s->kind != CK_F32 && !half) || s->rule != CK_NEAR)
             continue;
         float most = 0;
         for (size_t j = 0; j < ck_slot_count(s); j++) {
-            float w = ((const float *)(const void *)s->want)[j];
+            float w = half ? folio_f16_to_f32(((const uint16_t *)want)[j])
+                           : ((const float *)want)[j];
             if (w > most || -w > most)
                 most = w > 0 ? w : -w;
         }
-        /* Attention computes with halves, never with bytes. */
-        if (p->op != FOLIO_OP_ATTN)
+        /* Attention computes with halves, never with bytes. A pool is no list
+         * of rows: most of it is not written. */
+        if (p->op != FOLIO_OP_ATTN && (s->row_bytes || !half))
             s->rule = CK_COSINE;
         s->abs = (p->op == FOLIO_OP_ATTN ? 2e-3 : 2e-2) * (double)most;
     }
