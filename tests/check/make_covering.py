@@ -554,7 +554,9 @@ def bench():
         (4096, 14336, 128256, 128, 32, 8, ["F16", "Q4_0"]),
     ]:
         for t, tok in itertools.product(types, [1, 8]):
-            for p in ["RAW", "RG16"] + ["TILE16"] * (t == "F16"):
+            # Packed as devices choose it; some in the order of the file.
+            for p in (["RAW"] * (tok == 1 and dim < 4096) + ["RG16"] +
+                      ["TILE16"] * (t == "F16" and tok == 1)):
                 print(f"CHECK_QKV(B, all, {p}, {t}, {t}, {dim}, {hd}, {h}, "
                       f"{kvh}, 16, 8, 8, 1, F16, {hd}, 0, 0, 0, {tok}, 0, 1, "
                       "plain)")
