@@ -3,6 +3,7 @@
  * norm, gate, up and activation; norm and products; the head's gather, norm and
  * product. Knows nodes, not models: what the plain form computes in between
  * (the normed row, k, v, gate, up) is read by no other node of it. */
+#include <stdio.h>
 #include <string.h>
 
 #include "model/lower.h"
@@ -12,6 +13,7 @@ typedef struct fuse {
     const folio_sequence *from;
     folio_sequence *to;
     int32_t n_fused;
+    bool told[FOLIO_OP_COUNT]; /* why an op is not used, once is enough */
 } fuse;
 
 static bool same_view(folio_view a, folio_view b)
@@ -48,23 +50,38 @@ static folio_norm_in in_of(const folio_rmsnorm_args *norm)
                            .eps = norm->eps};
 }
 
+static void tell_plain(fuse *f, folio_op_id id, const char *reason)
+{
+    if (!f->told[id])
+        folio_logf(folio_device_log(f->p->dev), FOLIO_LOG_INFO,
+                   "not fused to %s, its plain ops run: %s", folio_op_name(id),
+                   reason);
+    f->told[id] = true;
+}
+
 /* Opens the op of the last node of `to`. One that is only the sum of its parts
- * gains nothing: the node goes, and *taken is false. */
+ * gains nothing, and none is needed: where no other row can run, or the fused
+ * op asks for more than its plain ones, the node goes, and *taken is false. */
 static folio_status try_op(fuse *f, bool head, bool *taken)
 {
     const folio_lower_params *p = f->p;
     folio_node *n = &f->to->nodes[f->to->n_nodes - 1];
     folio_op *op = NULL;
     int32_t most = FOLIO_MIN(p->few_tok, head ? p->head_rows : p->step_tok);
+    char reason[FOLIO_OP_REASON];
     n->head = head;
-    FOLIO_RETURN_IF(
-        folio_op_open(p->dev, n->id, &p->ops, folio_node_args(n, most), &op));
-    *taken = !folio_op_is_floor(op);
+    folio_status st = folio_op_open_better(
+        p->dev, n->id, &p->ops, folio_node_args(n, most), &op, reason);
+    if (st == FOLIO_E_INVAL || st == FOLIO_E_UNSUPPORTED)
+        snprintf(reason, sizeof reason, "%s", folio_status_text(st));
+    else
+        FOLIO_RETURN_IF(st);
+    *taken = op != NULL;
     if (*taken) {
         n->op[FOLIO_FEW] = n->op[FOLIO_MANY] = op;
         f->n_fused++;
     } else {
-        folio_op_close(&op);
+        tell_plain(f, n->id, reason);
         f->to->n_nodes--;
     }
     return FOLIO_OK;

@@ -147,7 +147,7 @@ static void warn_of_floor(const folio_op *op)
 /* The reference itself has nothing to be measured against. */
 static folio_status test_row(folio_device *dev, const folio_variant *var,
                              const folio_op_params *prm, const void *args,
-                             char *reason, size_t reason_bytes)
+                             char reason[FOLIO_OP_REASON])
 {
     char why[FOLIO_SELF_WHY_MAX];
     if (var->where == FOLIO_ON_HOST && (var->flags & FOLIO_VAR_FLOOR))
@@ -155,7 +155,8 @@ static folio_status test_row(folio_device *dev, const folio_variant *var,
     folio_status st = folio_op_self_test(dev, var, prm, args, why);
     if (st != FOLIO_E_BUILD)
         return st;
-    folio_reason_add(reason, reason_bytes, var->name, "failed its self-test");
+    folio_reason_add(reason, FOLIO_OP_REASON, var->name,
+                     "failed its self-test");
     folio_logf(folio_device_log(dev), FOLIO_LOG_WARN,
                "%s fails its self-test: %s; trying the next variant of %s",
                var->name, why, folio_op_name(var->op));
@@ -186,27 +187,32 @@ static void warn_of_disable(const folio_variant *rows, size_t n_rows,
     }
 }
 
-folio_status folio_op_choose(const folio_variant *rows, size_t n_rows,
-                             folio_device *dev, folio_op_id id,
-                             const folio_op_params *prm, const void *args,
-                             folio_op **out)
+/* *out stays NULL where no row can run. */
+static folio_status choose(const folio_variant *rows, size_t n_rows,
+                           folio_device *dev, folio_op_id id,
+                           const folio_op_params *prm, const void *args,
+                           bool floor_too, folio_op **out,
+                           char reason[FOLIO_OP_REASON])
 {
-    char reason[sizeof((folio_op *)0)->reason] = "";
+    *out = NULL;
+    memset(reason, 0, FOLIO_OP_REASON);
     warn_of_disable(rows, n_rows, dev);
     FOLIO_RETURN_IF(folio_op_check_shape(dev, id, args));
     for (size_t i = 0; i < n_rows; i++) {
         const folio_variant *var = &rows[i];
         if (!belongs(var, dev, id))
             continue;
+        if (!floor_too && (var->flags & FOLIO_VAR_FLOOR))
+            continue;
         const char *why = folio_variant_refuse(dev, var, prm, args);
         if (why) {
-            folio_reason_add(reason, sizeof reason, var->name, why);
+            folio_reason_add(reason, FOLIO_OP_REASON, var->name, why);
             continue;
         }
         folio_op *op = NULL;
         folio_status st = folio_variant_open(dev, var, prm, args, &op);
         if (st == FOLIO_E_BUILD) {
-            folio_reason_add(reason, sizeof reason, var->name,
+            folio_reason_add(reason, FOLIO_OP_REASON, var->name,
                              "does not build");
             folio_logf(folio_device_log(dev), FOLIO_LOG_WARN,
                        "%s does not build; trying the next variant of %s",
@@ -215,18 +221,31 @@ folio_status folio_op_choose(const folio_variant *rows, size_t n_rows,
         }
         if (st != FOLIO_OK)
             return st;
-        st = test_row(dev, var, prm, args, reason, sizeof reason);
+        st = test_row(dev, var, prm, args, reason);
         if (st != FOLIO_OK) {
             folio_op_close(&op);
             if (st == FOLIO_E_BUILD)
                 continue;
             return st;
         }
-        memcpy(op->reason, reason, sizeof reason);
+        memcpy(op->reason, reason, sizeof op->reason);
         warn_of_floor(op);
         *out = op;
         return FOLIO_OK;
     }
+    return FOLIO_OK;
+}
+
+folio_status folio_op_choose(const folio_variant *rows, size_t n_rows,
+                             folio_device *dev, folio_op_id id,
+                             const folio_op_params *prm, const void *args,
+                             folio_op **out)
+{
+    char reason[FOLIO_OP_REASON];
+    FOLIO_RETURN_IF(
+        choose(rows, n_rows, dev, id, prm, args, true, out, reason));
+    if (*out)
+        return FOLIO_OK;
     return folio_fail(folio_device_log(dev), FOLIO_E_UNSUPPORTED,
                       "no variant of %s can run: %s", folio_op_name(id),
                       reason[0] ? reason : "none exists for this device");
@@ -238,6 +257,14 @@ folio_status folio_op_open(folio_device *dev, folio_op_id id,
 {
     return folio_op_choose(variants, FOLIO_COUNT(variants), dev, id, prm, args,
                            out);
+}
+
+folio_status folio_op_open_better(folio_device *dev, folio_op_id id,
+                                  const folio_op_params *prm, const void *args,
+                                  folio_op **out, char reason[FOLIO_OP_REASON])
+{
+    return choose(variants, FOLIO_COUNT(variants), dev, id, prm, args, false,
+                  out, reason);
 }
 
 folio_status folio_op_open_variant(folio_device *dev, const char *name,
@@ -360,7 +387,10 @@ const char *folio_op_reason(const folio_op *op)
     return op->reason;
 }
 
-bool folio_op_is_floor(const folio_op *op)
+bool folio_op_is_inexact(const folio_op *op)
 {
-    return (op->var->flags & FOLIO_VAR_FLOOR) != 0;
+    bool inexact = (op->var->flags & FOLIO_VAR_INEXACT) != 0;
+    for (int i = 0; i < FOLIO_OP_MAX_PARTS && !inexact; i++)
+        inexact = op->part[i] && folio_op_is_inexact(op->part[i]);
+    return inexact;
 }

@@ -373,6 +373,8 @@ const folio_variant *folio_variants(size_t *n);
  * heads, rope_append. */
 #define FOLIO_OP_MAX_PARTS 8
 
+#define FOLIO_OP_REASON 160
+
 /* Visible to the variants only. */
 struct folio_op {
     const folio_variant *var;
@@ -385,7 +387,7 @@ struct folio_op {
     int32_t geo[24];      /* the variant's own geometry */
     folio_buf *own;       /* zeros that each run leaves as zeros; may be NULL */
     size_t scratch_bytes; /* what args->scratch must hold */
-    char reason[160];     /* why the rows above were not taken */
+    char reason[FOLIO_OP_REASON]; /* why the rows above were not taken */
 };
 
 /* Takes the first row of kernels.def that is on this device's side, not
@@ -397,6 +399,13 @@ struct folio_op {
 folio_status folio_op_open(folio_device *dev, folio_op_id id,
                            const folio_op_params *prm, const void *args,
                            folio_op **out) FOLIO_NODISCARD;
+/* The same without the op's floor, for a caller who can do without the op:
+ * where no row above it can run, *out is NULL and the status OK. `reason` says
+ * why rows were not taken. */
+folio_status folio_op_open_better(folio_device *dev, folio_op_id id,
+                                  const folio_op_params *prm, const void *args,
+                                  folio_op **out,
+                                  char reason[FOLIO_OP_REASON]) FOLIO_NODISCARD;
 /* The same for one variant by name (checks, self-test); no self-test runs. */
 folio_status folio_op_open_variant(folio_device *dev, const char *name,
                                    const folio_op_params *prm, const void *args,
@@ -410,9 +419,9 @@ folio_status folio_op_run(folio_op *op, folio_queue *q,
 size_t folio_op_scratch_bytes(const folio_op *op);
 const char *folio_op_variant_name(const folio_op *op);
 const char *folio_op_reason(const folio_op *op);
-/* Whether it is the last row of its op: of a fused op, one that only runs the
- * plain ops it is made of. */
-bool folio_op_is_floor(const folio_op *op);
+/* Whether it computes with 8 or 16 bits, by itself or in one of the ops that it
+ * is made of: what its results may differ by. */
+bool folio_op_is_inexact(const folio_op *op);
 
 /* Checks shapes, strides, types, buffer extents and alignment of args on the
  * host: INVAL, RANGE or UNSUPPORTED with a message that names the field and

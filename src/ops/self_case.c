@@ -643,6 +643,11 @@ static void init_qkv(folio_self_case *c, const folio_qkv_args *a)
     sign(c, a->heads);
     init_in(c, &a->in, &k->in, k->n_tok);
     init_kv(c, kv, 3, true);
+    /* What products may differ by is a share of what a whole row of them holds:
+     * a stretch of a pool may hold eight of them, all near 0 by chance. */
+    for (int i = c->n_arrays - 2; i < c->n_arrays; i++)
+        c->arrays[i].row =
+            (int64_t)(c->arrays[i].bytes / folio_kv_type_bytes(kv->type));
     k->wq = add_weight(c, a->wq, a->wq->rows);
     k->wk = add_weight(c, a->wk, a->wk->rows);
     k->wv = add_weight(c, a->wv, a->wv->rows);
@@ -654,7 +659,7 @@ static void init_qkv(folio_self_case *c, const folio_qkv_args *a)
         add_floats(c, &k->k_norm, kv->head_dim, false, kv->head_dim);
     }
     add_poison(c, &k->q, span(k->n_tok, a->q_stride, a->wq->rows),
-               FOLIO_SELF_F32, kv->head_dim);
+               FOLIO_SELF_F32, a->q_stride);
     add_ints(c, &k->slot, slot, k->n_tok);
     if (a->rot_dim > 0) {
         add_ints(c, &k->pos, pos, k->n_tok);

@@ -1,5 +1,8 @@
 /* The fused form of a forward: the same answers in five launches a layer, where
  * it is used and where it is not, on both kinds of device. */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "model/runner_internal.h"
@@ -179,6 +182,48 @@ Test(model_fused, host_is_plain_unless_asked, .init = set_up, .fini = tear_down)
     open_on("host", false);
     tiny_seq_init(&s, runner, 0, 0);
     cr_expect_eq(step_launches(&s, -1), PLAIN_LAUNCHES);
+}
+
+static char told[4096];
+
+static void keep_told(void *user, folio_log_level level, const char *text)
+{
+    (void)user;
+    cr_expect(level > FOLIO_LOG_ERROR, "%s", text);
+    size_t used = strlen(told);
+    if (strstr(text, "not fused"))
+        snprintf(told + used, sizeof told - used, "%s\n", text);
+}
+
+/* A fused op that no row can run costs launches, not the model. */
+Test(model_fused, plain_where_no_row_can, .init = set_up, .fini = tear_down)
+{
+    folio_device_params p;
+    tiny_seq s;
+    folio_device_params_default(&p);
+    p.select = "host";
+    p.log = (folio_log){.fn = keep_told, .max_level = FOLIO_LOG_INFO};
+    cr_assert_eq(folio_device_open(&p, &dev), FOLIO_OK);
+    params.fused = 1;
+    setenv("FOLIO_DISABLE", "host_qkv,ref_qkv", 1);
+    model = tiny_open(&tiny, dev);
+    runner = tiny_runner(model, &params);
+    cr_expect_str_eq(told, "not fused to qkv, its plain ops run: "
+                           "host_qkv: disabled\n");
+    known_ids();
+    tiny_seq_init(&s, runner, 0, 0);
+    /* norm + q, k, v, and rope in place of one launch. */
+    cr_expect_eq(step_launches(&s, -1), FUSED_LAUNCHES + TINY_LAYERS);
+    cr_expect(chose("norm_linear", "few tokens", NULL));
+    cr_expect(chose("gate_up", "few tokens", NULL));
+    cr_expect_not(chose("qkv", "few tokens", NULL));
+    folio_runner_close(&runner);
+    setenv("FOLIO_DISABLE",
+           "host_qkv,ref_qkv,host_gate_up,ref_gate_up,host_norm_linear", 1);
+    runner = tiny_runner(model, &params);
+    tiny_seq_init(&s, runner, 0, 0);
+    cr_expect_eq(step_launches(&s, -1), PLAIN_LAUNCHES);
+    unsetenv("FOLIO_DISABLE");
 }
 
 /* Above few tokens the plain form computes, and both continue each other. */

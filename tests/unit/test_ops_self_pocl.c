@@ -230,3 +230,68 @@ Test(ops_self_pocl, every_row_passes, .timeout = 240)
     cr_expect(tested >= 6, "only %zu rows", tested);
     close_lab(&l);
 }
+
+/* Rows in 8 bits, and what is made of them, are judged as such: the fused ops
+ * on packed weights where the parts are free to compute in 8 bits. */
+Test(ops_self_pocl, eight_bits_pass, .timeout = 300)
+{
+    lab l;
+    folio_weight w = {.type = FOLIO_TYPE_Q8_0,
+                      .packing = FOLIO_PACK_RG16,
+                      .rows = 256,
+                      .cols = 576};
+    folio_kv_ref kv = {.type = FOLIO_KV_F16,
+                       .layout = {8, 1, 8, 1},
+                       .n_blocks = 8,
+                       .block_size = 16,
+                       .kv_heads = 4,
+                       .head_dim = 64};
+    const folio_norm_in in = {.dim = 576, .x_stride = 576, .eps = 1e-5f};
+    const folio_op_params prm = {0};
+    folio_any_args c[FOLIO_OP_COUNT];
+    char why[FOLIO_SELF_WHY_MAX];
+    folio_op *op = NULL;
+    size_t n, tested = 0;
+    memset(c, 0, sizeof c);
+    c[FOLIO_OP_NORM_LINEAR].norm_linear =
+        (folio_norm_linear_args){.in = in,
+                                 .part = {{.w = &w, .y_stride = 256}},
+                                 .n_parts = 1,
+                                 .n_tok = 1};
+    c[FOLIO_OP_QKV].qkv = (folio_qkv_args){.in = in,
+                                           .wq = &w,
+                                           .wk = &w,
+                                           .wv = &w,
+                                           .q_stride = 256,
+                                           .n_pos = 64,
+                                           .rot_dim = 64,
+                                           .n_tok = 1,
+                                           .heads = 4,
+                                           .kv = kv};
+    c[FOLIO_OP_GATE_UP].gate_up = (folio_gate_up_args){
+        .in = in, .gate = &w, .up = &w, .n_tok = 1, .out_stride = 256};
+    setenv("FOLIO_TUNE",
+           "linear_gemv_i8:UNROLL=1;norm_linear_gemv_i8:UNROLL=1;"
+           "qkv_gemv_i8:UNROLL=1;gate_up_gemv_i8:UNROLL=1",
+           1);
+    open_lab(&l);
+    const folio_variant *rows = folio_variants(&n);
+    for (size_t i = 0; i < n; i++) {
+        const void *args = &c[rows[i].op];
+        bool parts = strstr(rows[i].name, "_parts") != NULL;
+        if (rows[i].where != FOLIO_ON_CL || rows[i].op < FOLIO_OP_NORM_LINEAR ||
+            !(parts || (rows[i].flags & FOLIO_VAR_INEXACT)))
+            continue;
+        cr_expect_null(folio_variant_refuse(l.dev, &rows[i], &prm, args));
+        cr_assert_eq(folio_variant_open(l.dev, &rows[i], &prm, args, &op),
+                     FOLIO_OK, "%s: %s", rows[i].name, l.log);
+        cr_expect(folio_op_is_inexact(op), "%s", rows[i].name);
+        folio_op_close(&op);
+        cr_expect_eq(folio_op_self_test(l.dev, &rows[i], &prm, args, why),
+                     FOLIO_OK, "%s: %s %s", rows[i].name, why, l.log);
+        tested++;
+    }
+    cr_expect_eq(tested, 6u);
+    unsetenv("FOLIO_TUNE");
+    close_lab(&l);
+}
