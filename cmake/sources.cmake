@@ -41,3 +41,5 @@ function(folio_host_set name)
 endfunction()
 folio_host_set(avx2 -mavx2 -mfma -mf16c)
 folio_host_set(avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c)
+folio_host_set(vnni -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
+  -mfma -mf16c)

@@ -461,6 +461,16 @@ folio_status folio_runner_measure(folio_model *m, const folio_runner_params *p,
     return FOLIO_OK;
 }
 
+/* The coarsest arithmetic that a step goes through. */
+static const char *arithmetic_of(const folio_runner *r)
+{
+    for (int32_t i = 0; i < r->low.n_nodes; i++)
+        for (int g = 0; g < FOLIO_REGIMES; g++)
+            if (folio_op_flags(r->low.nodes[i].op[g]) & FOLIO_VAR_Q8)
+                return "q8";
+    return r->prm.kv_type == FOLIO_KV_F32 ? "f32" : "f16";
+}
+
 void folio_runner_get_info(const folio_runner *r, folio_runner_info *info)
 {
     folio_runner_info i = {
@@ -472,7 +482,7 @@ void folio_runner_get_info(const folio_runner *r, folio_runner_info *info)
         .deterministic = r->prm.deterministic,
         .kv_bytes = r->kv.bytes,
         .scratch_bytes = r->scratch_bytes,
-        .arithmetic = r->prm.kv_type == FOLIO_KV_F32 ? "f32" : "f16",
+        .arithmetic = arithmetic_of(r),
     };
     memcpy(info, &i, FOLIO_MIN(info->size, sizeof i));
 }

@@ -394,3 +394,13 @@ bool folio_op_is_inexact(const folio_op *op)
         inexact = op->part[i] && folio_op_is_inexact(op->part[i]);
     return inexact;
 }
+
+uint32_t folio_op_flags(const folio_op *op)
+{
+    uint32_t flags = op->var->flags;
+    for (int i = 0; i < FOLIO_OP_MAX_PARTS; i++)
+        if (op->part[i])
+            flags |= folio_op_flags(op->part[i]) &
+                     (FOLIO_VAR_INEXACT | FOLIO_VAR_Q8);
+    return flags;
+}

@@ -336,7 +336,8 @@ enum {
     FOLIO_VAR_UNORDERED = 2,       /* float sums in no fixed order */
     FOLIO_VAR_INEXACT = 4,         /* 8- or 16-bit arithmetic: not for exact */
     FOLIO_VAR_FLOOR = 8,           /* needs nothing, fits what ref accepts */
-    FOLIO_VAR_EMULATED = 16        /* has a portable form, for checks alone */
+    FOLIO_VAR_EMULATED = 16,       /* has a portable form, for checks alone */
+    FOLIO_VAR_Q8 = 32              /* INEXACT by activations of 8 bits */
 };
 
 /* What a variant does; `args` is the op's argument struct. In fits and open
@@ -422,6 +423,8 @@ const char *folio_op_reason(const folio_op *op);
 /* Whether it computes with 8 or 16 bits, by itself or in one of the ops that it
  * is made of: what its results may differ by. */
 bool folio_op_is_inexact(const folio_op *op);
+/* FOLIO_VAR_* of its variant, and INEXACT and Q8 of the ops it is made of. */
+uint32_t folio_op_flags(const folio_op *op);
 
 /* Checks shapes, strides, types, buffer extents and alignment of args on the
  * host: INVAL, RANGE or UNSUPPORTED with a message that names the field and

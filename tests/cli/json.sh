@@ -26,9 +26,11 @@ json "generate, text" "bytes.fromhex(j['text_hex']).decode() == j['text'] and
 json "generate, times" "0 < j['prefill_s'] < 60 and 0 < j['load_s'] < 60 and
     0 < j['decode_s'] < 60"
 empty "generate, stderr" "$ERR"
-json "a plain f16 run is f16" "j['arithmetic'] == 'f16'"
-host -p "Gravity is" -n 2 --json --kv f32
-json "a plain f32 run is f32" "j['arithmetic'] == 'f32'"
+json "a plain run on the host is q8" "j['arithmetic'] == 'q8'"
+host -p "Gravity is" -n 2 --json --exact
+json "an exact f16 run is f16" "j['arithmetic'] == 'f16'"
+host -p "Gravity is" -n 2 --json --exact --kv f32
+json "an exact f32 run is f32" "j['arithmetic'] == 'f32'"
 
 # Text that is not UTF-8 shows U+FFFD, text_hex is exact: the prompt ends inside
 # a character, so the answer begins there.

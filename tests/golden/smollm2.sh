@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # tests/golden/smollm2.sh BUILD_FOLDER DEVICE [--smoke]: SmolLM2's goldens on a
-# device. With K and V in float16, the default, all of them; in float32, whose
-# limits are far tighter, all on the host and a part elsewhere. --smoke: a part,
-# in float16 only. Counts are those of run_goldens.py.
+# device. With the default arithmetic and K and V in float16 all of them. Then
+# the far tighter limits of --exact --kv f32, all on the host and a part
+# elsewhere, and on the host, whose default has 8-bit activations, a part with
+# --exact alone. --smoke: a part, in the default arithmetic only. Counts are
+# those of run_goldens.py.
 set -u
 here=$(cd -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")" && pwd -P)
 build=${1:?build folder} device=${2:?device} smoke=${3-}
@@ -27,9 +29,10 @@ if [ "$smoke" = --smoke ]; then
 else
     goldens || rc=1
     if [ "$device" = host ]; then
-        goldens --kv f32 || rc=1
+        goldens --exact --kv f32 || rc=1
+        goldens --exact --quick --nll || rc=1
     else
-        goldens --kv f32 --quick --nll || rc=1
+        goldens --exact --kv f32 --quick --nll || rc=1
     fi
 fi
 exit $rc

@@ -26,6 +26,7 @@ typedef struct linear_case {
     int x_pad, y_pad; /* stride minus width */
     int bias, accumulate;
     int n_views;
+    int whole_steps; /* x is what 8 bits hold exactly, 32 values by 32 */
     uint32_t seed;
     /* made by linear_case_make */
     size_t row_bytes;
@@ -110,6 +111,13 @@ static inline void linear_fill_weights(folio_type type, uint8_t *p,
     }
 }
 
+/* Whole numbers up to 127, which one of every 32 is, times a power of two. */
+static inline float linear_whole_step(uint32_t *s, int k)
+{
+    int n = k % 32 == 5 ? 127 : (int)(linear_random(s) % 255) - 127;
+    return (float)ldexp(n, -6 - k / 32 % 3);
+}
+
 static inline void linear_case_make(linear_case *c)
 {
     uint32_t s = c->seed * 2654435761u + 1;
@@ -128,7 +136,9 @@ static inline void linear_case_make(linear_case *c)
 
     linear_fill_weights(c->type, c->w, w_bytes, &s);
     for (int i = 0; i < c->n_tok * xs; i++)
-        c->x[i] = i % xs < c->cols ? linear_uniform(&s) : NAN;
+        c->x[i] = i % xs >= c->cols ? NAN
+                  : c->whole_steps  ? linear_whole_step(&s, i % xs)
+                                    : linear_uniform(&s);
     for (int i = 0; i < c->rows; i++)
         c->b[i] = linear_uniform(&s);
     for (int i = 0; i < c->n_tok * ys; i++)

@@ -1,0 +1,713 @@
+/* ops/host/host_q8_impl.h: the arithmetic of linear with 8-bit activations,
+ * included once per instruction set with HOST_Q8_SET and HOST_Q8_SET_NAME
+ * defined. As many rows as a register has lanes are unpacked together, lane =
+ * row, and multiplied with the tokens of a tile: sums of 32 products are whole
+ * numbers and exact; blocks are then added in the order of their columns, each
+ * row and token by itself, so that a row's bits do not depend on its batch.
+ * Everything is static: code compiled for one processor must not be shared with
+ * another by the linker. */
+#include <string.h>
+
+#include "base/half.h"
+#include "ops/host/host_q8.h"
+
+#if defined(__AVX512VNNI__) || (defined(__AVX2__) && defined(__FMA__))
+#include <immintrin.h>
+#elif defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+/* LANES: 32-bit numbers of one register. MAX_TOKS: tokens of a register tile.
+ * Bytes of a full sign are kept as they are where the processor can multiply
+ * them so, else with 128 added. */
+#if defined(__AVX512VNNI__)
+#define LANES       16
+#define MAX_TOKS    8
+#define BYTE_OFFSET 128
+#elif defined(__AVX2__) && defined(__FMA__)
+#define LANES       8
+#define MAX_TOKS    4
+#define BYTE_OFFSET 0
+#else
+#define LANES       4
+#define MAX_TOKS    4
+#define BYTE_OFFSET 128
+#endif
+
+typedef float fvec __attribute__((vector_size(LANES * 4)));
+typedef int32_t ivec __attribute__((vector_size(LANES * 4)));
+typedef uint32_t uvec __attribute__((vector_size(LANES * 4)));
+typedef int8_t bvec __attribute__((vector_size(LANES)));
+
+#define BLOCK HOST_Q8_BLOCK
+/* Quads of four columns in a block: one register of weights each. */
+#define QUADS (BLOCK / 4)
+/* Blocks unpacked at once: whole super-blocks of 256, and little enough for the
+ * first cache. */
+#define CHUNK 24
+/* Tokens per tile. */
+#define TILE 64
+/* Bytes of the longest row of a chunk. */
+#define CHUNK_BYTES (CHUNK * 34)
+
+/* How a type's blocks are scaled. */
+typedef enum scaling {
+    BY_SCALE, /* one scale */
+    BY_BYTE,  /* one scale, weights of a full signed byte */
+    BY_MIN,   /* one scale, and a minimum added to each weight */
+    BY_HALF   /* a scale for each 16 */
+} scaling;
+
+typedef struct panel {
+    uvec w[CHUNK][QUADS];  /* lane = row, four columns in its bytes */
+    fvec factor[CHUNK][2]; /* the scale; the minimum or the second scale */
+} panel;
+
+static inline fvec all(float x)
+{
+    return x - (fvec){0};
+}
+
+static inline ivec all_int(int32_t x)
+{
+    return x - (ivec){0};
+}
+
+/* One rounding where the processor has it, else two: the same for every row
+ * and token of a machine. */
+static inline fvec mul_add(fvec a, fvec b, fvec c)
+{
+#if LANES == 16
+    return _mm512_fmadd_ps(a, b, c);
+#elif LANES == 8
+    return _mm256_fmadd_ps(a, b, c);
+#else
+    return a * b + c;
+#endif
+}
+
+static inline fvec to_float(ivec v)
+{
+    return __builtin_convertvector(v, fvec);
+}
+
+/* ---- tokens -------------------------------------------------------------- */
+
+/* What is added to a type's weights to make them unsigned. */
+static int32_t offset_of(folio_type type)
+{
+    switch (type) {
+    case FOLIO_TYPE_Q4_0:
+        return 8;
+    case FOLIO_TYPE_Q5_0:
+        return 16;
+    case FOLIO_TYPE_Q8_0:
+        return BYTE_OFFSET;
+    case FOLIO_TYPE_Q6_K:
+        return 32;
+    default:
+        return 0;
+    }
+}
+
+static inline int32_t add_all(ivec v)
+{
+#if LANES == 16
+    return _mm512_reduce_add_epi32((__m512i)v);
+#else
+    int32_t l[LANES], sum = 0;
+    memcpy(l, &v, sizeof l);
+    for (int i = 0; i < LANES; i++)
+        sum += l[i];
+    return sum;
+#endif
+}
+
+static inline int32_t largest(ivec v)
+{
+#if LANES == 16
+    return _mm512_reduce_max_epi32((__m512i)v);
+#else
+    int32_t l[LANES], most = 0;
+    memcpy(l, &v, sizeof l);
+    for (int i = 0; i < LANES; i++)
+        most = l[i] > most ? l[i] : most;
+    return most;
+#endif
+}
+
+/* Quantises 32 values; returns the step, sums of the halves to sum[2]. */
+static inline float quantise_block(const float *x, int8_t *q, int32_t sum[2])
+{
+    enum { N = BLOCK / LANES };
+    const fvec shift = all(12582912.0f); /* 1.5 * 2^23: rounds to an integer */
+    fvec v[N];
+    ivec most = {0};
+    memcpy(v, x, sizeof v);
+    /* Sizes of floats compare like their bits, a NaN above all. */
+    for (int i = 0; i < N; i++) {
+        ivec size = (ivec)v[i] & 0x7fffffff;
+        ivec more = size > most;
+        most = (size & more) | (most & ~more);
+    }
+    int32_t top = largest(most);
+    float amax = folio_bits_f32((uint32_t)top);
+    sum[0] = sum[1] = 0;
+    if (top >= 0x7f800000 || amax < 1e-35f) {
+        /* Below that the quotient would overflow, and the products vanish. */
+        memset(q, 0, BLOCK);
+        return top >= 0x7f800000 ? folio_bits_f32(0x7fc00000u) : 0.0f;
+    }
+    fvec by = all(127.0f / amax);
+    for (int i = 0; i < N; i++) {
+        ivec n = (ivec)(v[i] * by + shift) - (ivec)shift;
+        bvec b = __builtin_convertvector(n, bvec);
+        memcpy(q + i * LANES, &b, LANES);
+        sum[i * 2 / N] += add_all(n);
+    }
+    return amax / 127.0f;
+}
+
+static void quantise(folio_type type, const float *x, int64_t cols, int8_t *q,
+                     folio_host_q8_step *step)
+{
+    int32_t offset = offset_of(type);
+    bool halves = type == FOLIO_TYPE_Q6_K;
+    for (int64_t c = 0; c < cols; c += BLOCK, step++) {
+        int32_t sum[2];
+        float d = quantise_block(x + c, q + c, sum);
+        step->d = d;
+        step->sum = d * (float)(sum[0] + sum[1]);
+        step->start[0] = -offset * (halves ? sum[0] : sum[0] + sum[1]);
+        step->start[1] = -offset * sum[1];
+    }
+}
+
+/* ---- weights ---------------------------------------------------------------
+ * Each unpack function fills n blocks of a panel from LANES rows that lie
+ * `stride` bytes apart. */
+
+/* out[j] = bytes 4 j .. 4 j + 3 of each row's 16. */
+static inline void load_quads(const uint8_t *p, size_t stride, uvec out[4])
+{
+#if LANES == 16
+    __m512i r[4];
+    for (int i = 0; i < 4; i++) {
+        const uint8_t *s = p + (size_t)i * stride;
+        __m512i v = _mm512_castsi128_si512(
+            _mm_loadu_si128((const __m128i *)(const void *)s));
+        v = _mm512_inserti32x4(
+            v, _mm_loadu_si128((const __m128i *)(const void *)(s + 4 * stride)),
+            1);
+        v = _mm512_inserti32x4(
+            v, _mm_loadu_si128((const __m128i *)(const void *)(s + 8 * stride)),
+            2);
+        r[i] = _mm512_inserti32x4(
+            v,
+            _mm_loadu_si128((const __m128i *)(const void *)(s + 12 * stride)),
+            3);
+    }
+    __m512i a = _mm512_unpacklo_epi32(r[0], r[1]);
+    __m512i b = _mm512_unpackhi_epi32(r[0], r[1]);
+    __m512i c = _mm512_unpacklo_epi32(r[2], r[3]);
+    __m512i d = _mm512_unpackhi_epi32(r[2], r[3]);
+    out[0] = (uvec)_mm512_unpacklo_epi64(a, c);
+    out[1] = (uvec)_mm512_unpackhi_epi64(a, c);
+    out[2] = (uvec)_mm512_unpacklo_epi64(b, d);
+    out[3] = (uvec)_mm512_unpackhi_epi64(b, d);
+#elif LANES == 8
+    __m256i r[4];
+    for (int i = 0; i < 4; i++) {
+        const uint8_t *s = p + (size_t)i * stride;
+        __m128i u = _mm_loadu_si128((const __m128i *)(const void *)s);
+        __m128i v =
+            _mm_loadu_si128((const __m128i *)(const void *)(s + 4 * stride));
+        r[i] = _mm256_inserti128_si256(_mm256_castsi128_si256(u), v, 1);
+    }
+    __m256i a = _mm256_unpacklo_epi32(r[0], r[1]);
+    __m256i b = _mm256_unpackhi_epi32(r[0], r[1]);
+    __m256i c = _mm256_unpacklo_epi32(r[2], r[3]);
+    __m256i d = _mm256_unpackhi_epi32(r[2], r[3]);
+    out[0] = (uvec)_mm256_unpacklo_epi64(a, c);
+    out[1] = (uvec)_mm256_unpackhi_epi64(a, c);
+    out[2] = (uvec)_mm256_unpacklo_epi64(b, d);
+    out[3] = (uvec)_mm256_unpackhi_epi64(b, d);
+#else
+    for (int r = 0; r < LANES; r++) {
+        uint32_t row[4];
+        memcpy(row, p + (size_t)r * stride, sizeof row);
+        for (int j = 0; j < 4; j++)
+            out[j][r] = row[j];
+    }
+#endif
+}
+
+/* The half at byte `at` of every block, as floats to factor[][which]. */
+static inline void load_halves(const uint8_t *p, size_t stride,
+                               size_t block_bytes, size_t at, int n, int which,
+                               panel *out)
+{
+    uint16_t h[CHUNK][LANES];
+    for (int r = 0; r < LANES; r++) {
+        const uint8_t *s = p + (size_t)r * stride + at;
+        for (int b = 0; b < n; b++, s += block_bytes)
+            memcpy(&h[b][r], s, 2);
+    }
+    for (int b = 0; b < n; b++) {
+#if LANES == 16
+        __m256i v = _mm256_loadu_si256((const __m256i *)(const void *)h[b]);
+        out->factor[b][which] = _mm512_cvtph_ps(v);
+#elif LANES == 8
+        __m128i v = _mm_loadu_si128((const __m128i *)(const void *)h[b]);
+        out->factor[b][which] = _mm256_cvtph_ps(v);
+#else
+        for (int r = 0; r < LANES; r++)
+            out->factor[b][which][r] = folio_f16_to_f32(h[b][r]);
+#endif
+    }
+}
+
+static inline uvec low_nibbles(uvec v)
+{
+    return v & 0x0f0f0f0fu;
+}
+
+static inline uvec high_nibbles(uvec v)
+{
+    return v >> 4 & 0x0f0f0f0fu;
+}
+
+/* The nibbles of 16 bytes at byte `at`: the low ones are the first half. */
+static inline void load_nibbles(const uint8_t *p, size_t stride,
+                                size_t block_bytes, size_t at, int n,
+                                panel *out)
+{
+    for (int b = 0; b < n; b++) {
+        uvec v[4];
+        load_quads(p + (size_t)b * block_bytes + at, stride, v);
+        for (int j = 0; j < 4; j++) {
+            out->w[b][j] = low_nibbles(v[j]);
+            out->w[b][4 + j] = high_nibbles(v[j]);
+        }
+    }
+}
+
+/* Fifth bits of 32 values: bit i of the word at byte `at` is value i's. */
+static inline void add_fifth_bits(const uint8_t *p, size_t stride,
+                                  size_t block_bytes, size_t at, int n,
+                                  panel *out)
+{
+    for (int b = 0; b < n; b++) {
+        uint32_t word[LANES];
+        uvec bits;
+        for (int r = 0; r < LANES; r++)
+            memcpy(&word[r], p + (size_t)r * stride + at, 4);
+        memcpy(&bits, word, sizeof bits);
+        for (int j = 0; j < QUADS; j++) {
+            /* Bits 0 to 3 of four to bit 4 of four bytes. */
+            uvec four = bits >> (uint32_t)(4 * j) & 15u;
+            out->w[b][j] |= (four * 0x00204081u & 0x01010101u) << 4;
+        }
+        p += block_bytes;
+    }
+}
+
+static void unpack_q4_0(const uint8_t *p, size_t stride, int n, panel *out)
+{
+    load_halves(p, stride, 18, 0, n, 0, out);
+    load_nibbles(p, stride, 18, 2, n, out);
+}
+
+static void unpack_q4_1(const uint8_t *p, size_t stride, int n, panel *out)
+{
+    load_halves(p, stride, 20, 0, n, 0, out);
+    load_halves(p, stride, 20, 2, n, 1, out);
+    load_nibbles(p, stride, 20, 4, n, out);
+}
+
+static void unpack_q5_0(const uint8_t *p, size_t stride, int n, panel *out)
+{
+    load_halves(p, stride, 22, 0, n, 0, out);
+    load_nibbles(p, stride, 22, 6, n, out);
+    add_fifth_bits(p, stride, 22, 2, n, out);
+}
+
+static void unpack_q5_1(const uint8_t *p, size_t stride, int n, panel *out)
+{
+    load_halves(p, stride, 24, 0, n, 0, out);
+    load_halves(p, stride, 24, 2, n, 1, out);
+    load_nibbles(p, stride, 24, 8, n, out);
+    add_fifth_bits(p, stride, 24, 4, n, out);
+}
+
+static void unpack_q8_0(const uint8_t *p, size_t stride, int n, panel *out)
+{
+    load_halves(p, stride, 34, 0, n, 0, out);
+    for (int b = 0; b < n; b++) {
+        load_quads(p + (size_t)b * 34 + 2, stride, out->w[b]);
+        load_quads(p + (size_t)b * 34 + 18, stride, out->w[b] + 4);
+        /* Adding 128 to a byte turns its sign bit over. */
+        if (BYTE_OFFSET != 0)
+            for (int j = 0; j < QUADS; j++)
+                out->w[b][j] ^= 0x80808080u;
+    }
+}
+
+/* Scales and minima of the super-blocks of Q4_K and Q5_K: six bits each in 12
+ * bytes behind two halves; the last four of each keep their upper two bits in
+ * the first. */
+static inline void load_k_factors(const uint8_t *p, size_t stride,
+                                  size_t block_bytes, int n, panel *out)
+{
+    for (int b = 0; b < n; b += 8, p += block_bytes) {
+        for (int r = 0; r < LANES; r++) {
+            const uint8_t *row = p + (size_t)r * stride, *s = row + 4;
+            uint16_t h[2];
+            memcpy(h, row, sizeof h);
+            float d = folio_f16_to_f32(h[0]), d_min = folio_f16_to_f32(h[1]);
+            for (int j = 0; j < 4; j++) {
+                int high = (s[j + 8] & 15) | (s[j] >> 6) << 4;
+                int high_min = s[j + 8] >> 4 | (s[j + 4] >> 6) << 4;
+                out->factor[b + j][0][r] = d * (float)(s[j] & 63);
+                out->factor[b + j][1][r] = -(d_min * (float)(s[j + 4] & 63));
+                out->factor[b + 4 + j][0][r] = d * (float)high;
+                out->factor[b + 4 + j][1][r] = -(d_min * (float)high_min);
+            }
+        }
+    }
+}
+
+/* 32 bytes hold the nibbles of two blocks: low the first's, high the
+ * second's. */
+static inline void load_k_nibbles(const uint8_t *p, size_t stride,
+                                  size_t block_bytes, size_t at, int n,
+                                  panel *out)
+{
+    for (int b = 0; b < n; b += 2) {
+        const uint8_t *s =
+            p + (size_t)(b / 8) * block_bytes + at + (size_t)(b % 8) * 16;
+        uvec v[QUADS];
+        load_quads(s, stride, v);
+        load_quads(s + 16, stride, v + 4);
+        for (int j = 0; j < QUADS; j++) {
+            out->w[b][j] = low_nibbles(v[j]);
+            out->w[b + 1][j] = high_nibbles(v[j]);
+        }
+    }
+}
+
+static void unpack_q4_k(const uint8_t *p, size_t stride, int n, panel *out)
+{
+    load_k_factors(p, stride, 144, n, out);
+    load_k_nibbles(p, stride, 144, 16, n, out);
+}
+
+static void unpack_q5_k(const uint8_t *p, size_t stride, int n, panel *out)
+{
+    load_k_factors(p, stride, 176, n, out);
+    load_k_nibbles(p, stride, 176, 48, n, out);
+    for (int b = 0; b < n; b += 8) {
+        /* Bit i of byte c is that of column c of block i. */
+        uvec v[QUADS];
+        const uint8_t *s = p + (size_t)(b / 8) * 176 + 16;
+        load_quads(s, stride, v);
+        load_quads(s + 16, stride, v + 4);
+        for (int i = 0; i < 8; i++)
+            for (int j = 0; j < QUADS; j++)
+                out->w[b + i][j] |= (v[j] >> (uint32_t)i & 0x01010101u) << 4;
+    }
+}
+
+static void unpack_q6_k(const uint8_t *p, size_t stride, int n, panel *out)
+{
+    for (int b = 0; b < n; b += 8, p += 210) {
+        for (int r = 0; r < LANES; r++) {
+            const uint8_t *row = p + (size_t)r * stride;
+            uint16_t h;
+            memcpy(&h, row + 208, 2);
+            float d = folio_f16_to_f32(h);
+            for (int i = 0; i < 16; i++)
+                out->factor[b + i / 2][i % 2][r] =
+                    d * (float)(int8_t)row[192 + i];
+        }
+        /* 64 bytes of nibbles and 32 of upper bits make four blocks. */
+        for (int half = 0; half < 2; half++) {
+            for (int g = 0; g < 2; g++) {
+                const uint8_t *s = p + 64 * half + 16 * g;
+                uvec q0[4], q1[4], h[4];
+                load_quads(s, stride, q0);
+                load_quads(s + 32, stride, q1);
+                load_quads(p + 128 + 32 * half + 16 * g, stride, h);
+                uvec(*w)[QUADS] = &out->w[b + 4 * half];
+                for (int j = 0; j < 4; j++) {
+                    uvec u = h[j];
+                    int at = 4 * g + j;
+                    w[0][at] = low_nibbles(q0[j]) | (u & 0x03030303u) << 4;
+                    w[1][at] = low_nibbles(q1[j]) | (u & 0x0c0c0c0cu) << 2;
+                    w[2][at] = high_nibbles(q0[j]) | (u & 0x30303030u);
+                    w[3][at] = high_nibbles(q1[j]) | (u >> 2 & 0x30303030u);
+                }
+            }
+        }
+    }
+}
+
+typedef struct reading {
+    void (*unpack)(const uint8_t *p, size_t stride, int n, panel *out);
+    scaling by;
+} reading;
+
+static reading reading_of(folio_type type)
+{
+    switch (type) {
+    case FOLIO_TYPE_Q4_0:
+        return (reading){unpack_q4_0, BY_SCALE};
+    case FOLIO_TYPE_Q4_1:
+        return (reading){unpack_q4_1, BY_MIN};
+    case FOLIO_TYPE_Q5_0:
+        return (reading){unpack_q5_0, BY_SCALE};
+    case FOLIO_TYPE_Q5_1:
+        return (reading){unpack_q5_1, BY_MIN};
+    case FOLIO_TYPE_Q4_K:
+        return (reading){unpack_q4_k, BY_MIN};
+    case FOLIO_TYPE_Q5_K:
+        return (reading){unpack_q5_k, BY_MIN};
+    case FOLIO_TYPE_Q6_K:
+        return (reading){unpack_q6_k, BY_HALF};
+    default:
+        return (reading){unpack_q8_0, BY_BYTE};
+    }
+}
+
+/* ---- products ------------------------------------------------------------ */
+
+static inline int32_t four_at(const int8_t *q)
+{
+    int32_t v;
+    memcpy(&v, q, 4);
+    return v;
+}
+
+/* sum + the products of two quads of weights with 8 values of a token. */
+static inline ivec dot(ivec sum, const uvec w[2], const int8_t *q, scaling by)
+{
+#if LANES == 16
+    (void)by;
+    sum = (ivec)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)w[0],
+                                    _mm512_set1_epi32(four_at(q)));
+    return (ivec)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)w[1],
+                                     _mm512_set1_epi32(four_at(q + 4)));
+#elif LANES == 8
+    const __m256i one = _mm256_set1_epi16(1);
+    __m256i q0 = _mm256_set1_epi32(four_at(q));
+    __m256i q1 = _mm256_set1_epi32(four_at(q + 4));
+    __m256i w0 = (__m256i)w[0], w1 = (__m256i)w[1];
+    if (by == BY_BYTE) {
+        /* Sums of two products of full bytes just fit 16 bits. */
+        __m256i a =
+            _mm256_maddubs_epi16(_mm256_abs_epi8(w0), _mm256_sign_epi8(q0, w0));
+        __m256i b =
+            _mm256_maddubs_epi16(_mm256_abs_epi8(w1), _mm256_sign_epi8(q1, w1));
+        return sum + (ivec)_mm256_madd_epi16(a, one) +
+               (ivec)_mm256_madd_epi16(b, one);
+    }
+    /* Weights are below 64 here: four products fit. */
+    __m256i a = _mm256_maddubs_epi16(w0, q0);
+    __m256i b = _mm256_maddubs_epi16(w1, q1);
+    return sum + (ivec)_mm256_madd_epi16(_mm256_add_epi16(a, b), one);
+#elif defined(__SSE2__)
+    const __m128i even = _mm_set1_epi32(0x00ff00ff);
+    (void)by;
+    for (int i = 0; i < 2; i++, q += 4) {
+        __m128i x = _mm_set1_epi32(four_at(q)), v = (__m128i)w[i];
+        __m128i x02 = _mm_srai_epi16(_mm_slli_epi16(x, 8), 8);
+        __m128i x13 = _mm_srai_epi16(x, 8);
+        __m128i w02 = _mm_and_si128(v, even);
+        __m128i w13 = _mm_srli_epi16(v, 8);
+        sum += (ivec)_mm_madd_epi16(w02, x02) + (ivec)_mm_madd_epi16(w13, x13);
+    }
+    return sum;
+#else
+    (void)by;
+    for (int i = 0; i < 2; i++, q += 4)
+        for (int j = 0; j < 4; j++)
+            sum += (ivec)(w[i] >> (uint32_t)(8 * j) & 255u) * (int32_t)q[j];
+    return sum;
+#endif
+}
+
+/* Quantised tokens of a tile from one chunk on. */
+typedef struct token_rows {
+    const int8_t *q;
+    const folio_host_q8_step *step;
+    int64_t q_stride, step_stride;
+} token_rows;
+
+#define TOKS_1(M) M(0)
+#define TOKS_2(M) TOKS_1(M) M(1)
+#define TOKS_4(M) TOKS_2(M) M(2) M(3)
+#define TOKS_8(M) TOKS_4(M) M(4) M(5) M(6) M(7)
+
+#define SUM_LOAD(t)  fvec a##t = acc[t];
+#define SUM_STORE(t) acc[t] = a##t;
+#define STEP_AT(t)   const folio_host_q8_step *s##t = step + t * x->step_stride;
+#define DOT_START(t) ivec i##t = all_int(s##t->start[0]);
+#define DOT_NEXT(t)  i##t = all_int(s##t->start[1]);
+#define DOT_STEP(t)  i##t = dot(i##t, w + j, q + t * x->q_stride + 4 * j, by);
+#define SUM_SCALE(t) a##t = mul_add(to_float(i##t), f[0] * all(s##t->d), a##t);
+#define SUM_MIN(t)   a##t = mul_add(f[1], all(s##t->sum), a##t);
+#define SUM_HALF(t)  a##t = mul_add(to_float(i##t), f[1] * all(s##t->d), a##t);
+
+/* Adds n blocks of the panel times N tokens to acc[N]. `by` is a constant
+ * where this is used. */
+#define DEFINE_TILE(N)                                                         \
+    static inline __attribute__((always_inline)) void tile_##N(                \
+        const panel *p, int n, const token_rows *x, scaling by, fvec *acc)     \
+    {                                                                          \
+        const folio_host_q8_step *step = x->step;                              \
+        const int8_t *q = x->q;                                                \
+        TOKS_##N(SUM_LOAD);                                                    \
+        for (int b = 0; b < n; b++, step++, q += BLOCK) {                      \
+            const uvec *w = p->w[b];                                           \
+            const fvec *f = p->factor[b];                                      \
+            const int half = by == BY_HALF ? QUADS / 2 : QUADS;                \
+            TOKS_##N(STEP_AT);                                                 \
+            TOKS_##N(DOT_START);                                               \
+            for (int j = 0; j < half; j += 2) {                                \
+                TOKS_##N(DOT_STEP);                                            \
+            }                                                                  \
+            TOKS_##N(SUM_SCALE);                                               \
+            if (by == BY_MIN) {                                                \
+                TOKS_##N(SUM_MIN);                                             \
+            }                                                                  \
+            if (by == BY_HALF) {                                               \
+                TOKS_##N(DOT_NEXT);                                            \
+                for (int j = half; j < QUADS; j += 2) {                        \
+                    TOKS_##N(DOT_STEP);                                        \
+                }                                                              \
+                TOKS_##N(SUM_HALF);                                            \
+            }                                                                  \
+        }                                                                      \
+        TOKS_##N(SUM_STORE);                                                   \
+    }
+
+DEFINE_TILE(1)
+DEFINE_TILE(2)
+DEFINE_TILE(4)
+#if MAX_TOKS == 8
+DEFINE_TILE(8)
+#endif
+
+/* All tokens of a tile, in register tiles of halving size. */
+static inline __attribute__((always_inline)) void add_tokens(
+    const panel *p, int n, token_rows x, int n_tok, scaling by, fvec *acc)
+{
+    while (n_tok > 0) {
+        int take = 1;
+#if MAX_TOKS == 8
+        if (n_tok >= 8) {
+            tile_8(p, n, &x, by, acc);
+            take = 8;
+        } else
+#endif
+            if (n_tok >= 4) {
+            tile_4(p, n, &x, by, acc);
+            take = 4;
+        } else if (n_tok >= 2) {
+            tile_2(p, n, &x, by, acc);
+            take = 2;
+        } else {
+            tile_1(p, n, &x, by, acc);
+        }
+        n_tok -= take;
+        acc += take;
+        x.q += take * x.q_stride;
+        x.step += take * x.step_stride;
+    }
+}
+
+static void add_products(const panel *p, int n, token_rows x, int n_tok,
+                         scaling by, fvec *acc)
+{
+    switch (by) {
+    case BY_SCALE:
+        add_tokens(p, n, x, n_tok, BY_SCALE, acc);
+        break;
+    case BY_BYTE:
+        add_tokens(p, n, x, n_tok, BY_BYTE, acc);
+        break;
+    case BY_MIN:
+        add_tokens(p, n, x, n_tok, BY_MIN, acc);
+        break;
+    case BY_HALF:
+        add_tokens(p, n, x, n_tok, BY_HALF, acc);
+        break;
+    }
+}
+
+/* ---- rows ---------------------------------------------------------------- */
+
+static void write_rows(const folio_host_q8_job *j, int64_t row, int n_rows,
+                       int64_t tok, int n_tok, const fvec *acc)
+{
+    fvec bias = {0}, old = {0};
+    size_t bytes = (size_t)n_rows * sizeof(float);
+    if (j->bias)
+        memcpy(&bias, j->bias + row, bytes);
+    for (int t = 0; t < n_tok; t++) {
+        float *y = j->y + (tok + t) * j->y_stride + row;
+        fvec v = acc[t];
+        if (j->bias)
+            v += bias;
+        if (j->accumulate) {
+            memcpy(&old, y, bytes);
+            v = old + v;
+        }
+        memcpy(y, &v, bytes);
+    }
+}
+
+static void run_rows(const folio_host_q8_job *j, int64_t row, int n_rows)
+{
+    const folio_type_info *info = folio_type_find(j->type);
+    const int64_t n_blocks = j->cols / BLOCK;
+    const reading how = reading_of(j->type);
+    /* Rows that the last registers lack. */
+    uint8_t spare[LANES * CHUNK_BYTES];
+    panel p;
+    fvec acc[TILE];
+
+    for (int64_t tok = 0; tok < j->n_tok; tok += TILE) {
+        int n_tok = (int)FOLIO_MIN(j->n_tok - tok, TILE);
+        memset(acc, 0, (size_t)n_tok * sizeof acc[0]);
+        for (int64_t b = 0; b < n_blocks; b += CHUNK) {
+            int n = (int)FOLIO_MIN(n_blocks - b, CHUNK);
+            size_t at =
+                (size_t)b * BLOCK / info->block_values * info->block_bytes;
+            const uint8_t *src = j->w + (size_t)row * j->row_bytes + at;
+            size_t stride = j->row_bytes;
+            if (n_rows < LANES) {
+                size_t bytes =
+                    (size_t)n * BLOCK / info->block_values * info->block_bytes;
+                memset(spare, 0, LANES * bytes);
+                for (int r = 0; r < n_rows; r++)
+                    memcpy(spare + (size_t)r * bytes, src + (size_t)r * stride,
+                           bytes);
+                src = spare;
+                stride = bytes;
+            }
+            how.unpack(src, stride, n, &p);
+            token_rows x = {j->q + tok * j->cols + b * BLOCK,
+                            j->step + tok * n_blocks + b, j->cols, n_blocks};
+            add_products(&p, n, x, n_tok, how.by, acc);
+        }
+        write_rows(j, row, n_rows, tok, n_tok, acc);
+    }
+}
+
+const folio_host_q8_set HOST_Q8_SET = {
+    .name = HOST_Q8_SET_NAME,
+    .lanes = LANES,
+    .quantise = quantise,
+    .rows = run_rows,
+};
