@@ -461,13 +461,21 @@ folio_status folio_runner_measure(folio_model *m, const folio_runner_params *p,
     return FOLIO_OK;
 }
 
+static bool has_q8(const folio_sequence *s)
+{
+    for (int32_t i = 0; i < s->n_nodes; i++)
+        for (int g = 0; g < FOLIO_REGIMES; g++)
+            if (s->nodes[i].op[g] &&
+                (folio_op_flags(s->nodes[i].op[g]) & FOLIO_VAR_Q8))
+                return true;
+    return false;
+}
+
 /* The coarsest arithmetic that a step goes through. */
 static const char *arithmetic_of(const folio_runner *r)
 {
-    for (int32_t i = 0; i < r->low.n_nodes; i++)
-        for (int g = 0; g < FOLIO_REGIMES; g++)
-            if (folio_op_flags(r->low.nodes[i].op[g]) & FOLIO_VAR_Q8)
-                return "q8";
+    if (has_q8(&r->low.plain) || has_q8(&r->low.fused))
+        return "q8";
     return r->prm.kv_type == FOLIO_KV_F32 ? "f32" : "f16";
 }
 

@@ -131,6 +131,7 @@ void folio_host_q8_run(const folio_host_q8_set *set, folio_thread_pool *threads,
         row_job s = {.set = set};
         s.job = (folio_host_q8_job){
             .type = w->type,
+            .packing = w->packing,
             .w = folio_view_host(v->view),
             .row_bytes = folio_type_row_bytes(w->type, (uint64_t)w->cols),
             .rows = v->rows,
@@ -157,8 +158,8 @@ static const char *fits_host_q8(const folio_device *dev,
     const folio_linear_args *a = args;
     (void)dev;
     (void)prm;
-    if (a->w->packing != FOLIO_PACK_RAW)
-        return "reads raw rows only";
+    if (a->w->packing != FOLIO_PACK_RAW && a->w->packing != FOLIO_PACK_RG16)
+        return "reads RAW and RG16 only";
     if (!folio_host_q8_knows(a->w->type))
         return "weights are not of a type with blocks of small integers";
     return NULL;

@@ -24,7 +24,8 @@ typedef struct folio_host_q8_step {
 /* One view of the weight and the quantised tokens. */
 typedef struct folio_host_q8_job {
     folio_type type;
-    const uint8_t *w; /* first row of the view */
+    folio_packing packing; /* RAW or RG16 */
+    const uint8_t *w;      /* first row of the view */
     size_t row_bytes;
     int64_t rows, cols;
     const int8_t *q;                /* [n_tok, cols] */
@@ -56,7 +57,8 @@ extern const folio_host_q8_set folio_host_q8_vnni;
 
 /* The sets this processor runs, best first; NULL past the last. */
 const folio_host_q8_set *folio_host_q8_set_at(int i);
-/* Whether weights of this type are read. */
+/* Whether weights of this type are read. Packings are RAW, for all of them, and
+ * RG16, where pack.h has it. */
 bool folio_host_q8_knows(folio_type type);
 /* Bytes of scratch for n_tok tokens. */
 size_t folio_host_q8_scratch_bytes(int64_t n_tok, int64_t cols);

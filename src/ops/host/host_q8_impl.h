@@ -10,6 +10,7 @@
 
 #include "base/half.h"
 #include "ops/host/host_q8.h"
+#include "ops/pack.h"
 
 #if defined(__AVX512VNNI__) || (defined(__AVX2__) && defined(__FMA__))
 #include <immintrin.h>
@@ -39,7 +40,8 @@ typedef int32_t ivec __attribute__((vector_size(LANES * 4)));
 typedef uint32_t uvec __attribute__((vector_size(LANES * 4)));
 typedef int8_t bvec __attribute__((vector_size(LANES)));
 
-#define BLOCK HOST_Q8_BLOCK
+#define BLOCK       HOST_Q8_BLOCK
+#define PACKED_ROWS FOLIO_RG16_ROWS
 /* Quads of four columns in a block: one register of weights each. */
 #define QUADS (BLOCK / 4)
 /* Blocks unpacked at once: whole super-blocks of 256, and little enough for the
@@ -187,26 +189,10 @@ static void quantise(folio_type type, const float *x, int64_t cols, int8_t *q,
  * Each unpack function fills n blocks of a panel from LANES rows that lie
  * `stride` bytes apart. */
 
-/* out[j] = bytes 4 j .. 4 j + 3 of each row's 16. */
-static inline void load_quads(const uint8_t *p, size_t stride, uvec out[4])
-{
 #if LANES == 16
-    __m512i r[4];
-    for (int i = 0; i < 4; i++) {
-        const uint8_t *s = p + (size_t)i * stride;
-        __m512i v = _mm512_castsi128_si512(
-            _mm_loadu_si128((const __m128i *)(const void *)s));
-        v = _mm512_inserti32x4(
-            v, _mm_loadu_si128((const __m128i *)(const void *)(s + 4 * stride)),
-            1);
-        v = _mm512_inserti32x4(
-            v, _mm_loadu_si128((const __m128i *)(const void *)(s + 8 * stride)),
-            2);
-        r[i] = _mm512_inserti32x4(
-            v,
-            _mm_loadu_si128((const __m128i *)(const void *)(s + 12 * stride)),
-            3);
-    }
+/* Each quarter of a register: four numbers of four registers change places. */
+static inline void transpose(const __m512i r[4], uvec out[4])
+{
     __m512i a = _mm512_unpacklo_epi32(r[0], r[1]);
     __m512i b = _mm512_unpackhi_epi32(r[0], r[1]);
     __m512i c = _mm512_unpacklo_epi32(r[2], r[3]);
@@ -215,14 +201,35 @@ static inline void load_quads(const uint8_t *p, size_t stride, uvec out[4])
     out[1] = (uvec)_mm512_unpackhi_epi64(a, c);
     out[2] = (uvec)_mm512_unpacklo_epi64(b, d);
     out[3] = (uvec)_mm512_unpackhi_epi64(b, d);
+}
+#endif
+
+#if LANES > 4
+static inline __m128i load_16(const uint8_t *p)
+{
+    return _mm_loadu_si128((const __m128i *)(const void *)p);
+}
+#endif
+
+/* out[j] = bytes 4 j .. 4 j + 3 of each row's 16. */
+static inline void load_quads(const uint8_t *p, size_t stride, uvec out[4])
+{
+#if LANES == 16
+    __m512i r[4];
+    for (int i = 0; i < 4; i++) {
+        const uint8_t *s = p + (size_t)i * stride;
+        __m512i v = _mm512_castsi128_si512(load_16(s));
+        v = _mm512_inserti32x4(v, load_16(s + 4 * stride), 1);
+        v = _mm512_inserti32x4(v, load_16(s + 8 * stride), 2);
+        r[i] = _mm512_inserti32x4(v, load_16(s + 12 * stride), 3);
+    }
+    transpose(r, out);
 #elif LANES == 8
     __m256i r[4];
     for (int i = 0; i < 4; i++) {
         const uint8_t *s = p + (size_t)i * stride;
-        __m128i u = _mm_loadu_si128((const __m128i *)(const void *)s);
-        __m128i v =
-            _mm_loadu_si128((const __m128i *)(const void *)(s + 4 * stride));
-        r[i] = _mm256_inserti128_si256(_mm256_castsi128_si256(u), v, 1);
+        r[i] = _mm256_inserti128_si256(_mm256_castsi128_si256(load_16(s)),
+                                       load_16(s + 4 * stride), 1);
     }
     __m256i a = _mm256_unpacklo_epi32(r[0], r[1]);
     __m256i b = _mm256_unpackhi_epi32(r[0], r[1]);
@@ -242,29 +249,65 @@ static inline void load_quads(const uint8_t *p, size_t stride, uvec out[4])
 #endif
 }
 
-/* The half at byte `at` of every block, as floats to factor[][which]. */
-static inline void load_halves(const uint8_t *p, size_t stride,
-                               size_t block_bytes, size_t at, int n, int which,
-                               panel *out)
+static inline fvec halves_to_floats(const uint16_t h[LANES])
+{
+#if LANES == 16
+    return _mm512_cvtph_ps(
+        _mm256_loadu_si256((const __m256i *)(const void *)h));
+#elif LANES == 8
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)h));
+#else
+    fvec v;
+    for (int r = 0; r < LANES; r++)
+        v[r] = folio_f16_to_f32(h[r]);
+    return v;
+#endif
+}
+
+/* Pairs of halves, the first in the low bits, to two vectors of floats. */
+static inline void split_pairs(const uint32_t pair[LANES], fvec out[2])
+{
+#if LANES == 16
+    __m512i v = _mm512_loadu_si512(pair);
+    out[0] = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(v));
+    out[1] = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(v, 16)));
+#else
+    uint16_t low[LANES], high[LANES];
+    for (int r = 0; r < LANES; r++) {
+        low[r] = (uint16_t)pair[r];
+        high[r] = (uint16_t)(pair[r] >> 16);
+    }
+    out[0] = halves_to_floats(low);
+    out[1] = halves_to_floats(high);
+#endif
+}
+
+/* The half in front of every block: its scale. */
+static inline void load_scales(const uint8_t *p, size_t stride,
+                               size_t block_bytes, int n, panel *out)
 {
     uint16_t h[CHUNK][LANES];
     for (int r = 0; r < LANES; r++) {
-        const uint8_t *s = p + (size_t)r * stride + at;
+        const uint8_t *s = p + (size_t)r * stride;
         for (int b = 0; b < n; b++, s += block_bytes)
             memcpy(&h[b][r], s, 2);
     }
-    for (int b = 0; b < n; b++) {
-#if LANES == 16
-        __m256i v = _mm256_loadu_si256((const __m256i *)(const void *)h[b]);
-        out->factor[b][which] = _mm512_cvtph_ps(v);
-#elif LANES == 8
-        __m128i v = _mm_loadu_si128((const __m128i *)(const void *)h[b]);
-        out->factor[b][which] = _mm256_cvtph_ps(v);
-#else
-        for (int r = 0; r < LANES; r++)
-            out->factor[b][which][r] = folio_f16_to_f32(h[b][r]);
-#endif
+    for (int b = 0; b < n; b++)
+        out->factor[b][0] = halves_to_floats(h[b]);
+}
+
+/* The two halves in front of every block: scale and minimum. */
+static inline void load_scales_and_mins(const uint8_t *p, size_t stride,
+                                        size_t block_bytes, int n, panel *out)
+{
+    uint32_t h[CHUNK][LANES];
+    for (int r = 0; r < LANES; r++) {
+        const uint8_t *s = p + (size_t)r * stride;
+        for (int b = 0; b < n; b++, s += block_bytes)
+            memcpy(&h[b][r], s, 4);
     }
+    for (int b = 0; b < n; b++)
+        split_pairs(h[b], out->factor[b]);
 }
 
 static inline uvec low_nibbles(uvec v)
@@ -314,42 +357,45 @@ static inline void add_fifth_bits(const uint8_t *p, size_t stride,
 
 static void unpack_q4_0(const uint8_t *p, size_t stride, int n, panel *out)
 {
-    load_halves(p, stride, 18, 0, n, 0, out);
+    load_scales(p, stride, 18, n, out);
     load_nibbles(p, stride, 18, 2, n, out);
 }
 
 static void unpack_q4_1(const uint8_t *p, size_t stride, int n, panel *out)
 {
-    load_halves(p, stride, 20, 0, n, 0, out);
-    load_halves(p, stride, 20, 2, n, 1, out);
+    load_scales_and_mins(p, stride, 20, n, out);
     load_nibbles(p, stride, 20, 4, n, out);
 }
 
 static void unpack_q5_0(const uint8_t *p, size_t stride, int n, panel *out)
 {
-    load_halves(p, stride, 22, 0, n, 0, out);
+    load_scales(p, stride, 22, n, out);
     load_nibbles(p, stride, 22, 6, n, out);
     add_fifth_bits(p, stride, 22, 2, n, out);
 }
 
 static void unpack_q5_1(const uint8_t *p, size_t stride, int n, panel *out)
 {
-    load_halves(p, stride, 24, 0, n, 0, out);
-    load_halves(p, stride, 24, 2, n, 1, out);
+    load_scales_and_mins(p, stride, 24, n, out);
     load_nibbles(p, stride, 24, 8, n, out);
     add_fifth_bits(p, stride, 24, 4, n, out);
 }
 
+/* Adding 128 to a byte turns its sign bit over. */
+static inline void turn_signs(uvec w[QUADS])
+{
+    if (BYTE_OFFSET != 0)
+        for (int j = 0; j < QUADS; j++)
+            w[j] ^= 0x80808080u;
+}
+
 static void unpack_q8_0(const uint8_t *p, size_t stride, int n, panel *out)
 {
-    load_halves(p, stride, 34, 0, n, 0, out);
+    load_scales(p, stride, 34, n, out);
     for (int b = 0; b < n; b++) {
         load_quads(p + (size_t)b * 34 + 2, stride, out->w[b]);
         load_quads(p + (size_t)b * 34 + 18, stride, out->w[b] + 4);
-        /* Adding 128 to a byte turns its sign bit over. */
-        if (BYTE_OFFSET != 0)
-            for (int j = 0; j < QUADS; j++)
-                out->w[b][j] ^= 0x80808080u;
+        turn_signs(out->w[b]);
     }
 }
 
@@ -452,8 +498,106 @@ static void unpack_q6_k(const uint8_t *p, size_t stride, int n, panel *out)
     }
 }
 
+/* ---- packed weights --------------------------------------------------------
+ * Groups of 16 rows as FOLIO_PACK_RG16 stores them (pack.h): all that a block
+ * needs lies together, in the order it is used. */
+
+/* Registers of packed rows that hold a whole group come out with their rows in
+ * columns of four: lane 4 l + i is row 4 i + l. This puts numbers of rows in
+ * that order and, being its own inverse, back. */
+static inline fvec swap_order(fvec v)
+{
+#if LANES == 16
+    const __m512i at =
+        _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    return _mm512_permutexvar_ps(at, v);
+#else
+    return v;
+#endif
+}
+
+/* As load_quads, of LANES rows whose 16 bytes follow one another. */
+static inline void load_packed(const uint8_t *p, uvec out[4])
+{
+#if LANES == 16
+    __m512i r[4];
+    for (int i = 0; i < 4; i++)
+        r[i] = _mm512_loadu_si512(p + 64 * i);
+    transpose(r, out);
+#else
+    load_quads(p, 16, out);
+#endif
+}
+
+static inline void load_packed_nibbles(const uint8_t *p, int n, panel *out)
+{
+    for (int b = 0; b < n; b++, p += PACKED_ROWS * 16) {
+        uvec v[4];
+        load_packed(p, v);
+        for (int j = 0; j < 4; j++) {
+            out->w[b][j] = low_nibbles(v[j]);
+            out->w[b][4 + j] = high_nibbles(v[j]);
+        }
+    }
+}
+
+static inline void load_packed_scales(const uint8_t *p, int n, panel *out)
+{
+    for (int b = 0; b < n; b++, p += PACKED_ROWS * 2) {
+        uint16_t h[LANES];
+        memcpy(h, p, sizeof h);
+        out->factor[b][0] = swap_order(halves_to_floats(h));
+    }
+}
+
+/* Where a group lies, which of its rows are wanted, which of its blocks. */
+typedef struct packed_at {
+    const uint8_t *group;
+    int64_t n_blocks; /* of a row */
+    int64_t first;    /* block */
+    int row;
+} packed_at;
+
+static void unpack_packed_q4_0(const packed_at *at, int n, panel *out)
+{
+    const uint8_t *scales = at->group + at->n_blocks * 256;
+    load_packed_scales(scales + (at->first * PACKED_ROWS + at->row) * 2, n,
+                       out);
+    load_packed_nibbles(at->group + (at->first * PACKED_ROWS + at->row) * 16, n,
+                        out);
+}
+
+static void unpack_packed_q4_1(const packed_at *at, int n, panel *out)
+{
+    const uint8_t *p = at->group + at->n_blocks * 256 +
+                       (at->first * PACKED_ROWS + at->row) * 4;
+    for (int b = 0; b < n; b++, p += PACKED_ROWS * 4) {
+        uint32_t h[LANES];
+        memcpy(h, p, sizeof h);
+        split_pairs(h, out->factor[b]);
+        out->factor[b][0] = swap_order(out->factor[b][0]);
+        out->factor[b][1] = swap_order(out->factor[b][1]);
+    }
+    load_packed_nibbles(at->group + (at->first * PACKED_ROWS + at->row) * 16, n,
+                        out);
+}
+
+static void unpack_packed_q8_0(const packed_at *at, int n, panel *out)
+{
+    const uint8_t *scales = at->group + at->n_blocks * 512;
+    const uint8_t *p = at->group + (at->first * 2 * PACKED_ROWS + at->row) * 16;
+    load_packed_scales(scales + (at->first * PACKED_ROWS + at->row) * 2, n,
+                       out);
+    for (int b = 0; b < n; b++, p += PACKED_ROWS * 32) {
+        load_packed(p, out->w[b]);
+        load_packed(p + PACKED_ROWS * 16, out->w[b] + 4);
+        turn_signs(out->w[b]);
+    }
+}
+
 typedef struct reading {
     void (*unpack)(const uint8_t *p, size_t stride, int n, panel *out);
+    void (*unpack_packed)(const packed_at *at, int n, panel *out);
     scaling by;
 } reading;
 
@@ -461,21 +605,21 @@ static reading reading_of(folio_type type)
 {
     switch (type) {
     case FOLIO_TYPE_Q4_0:
-        return (reading){unpack_q4_0, BY_SCALE};
+        return (reading){unpack_q4_0, unpack_packed_q4_0, BY_SCALE};
     case FOLIO_TYPE_Q4_1:
-        return (reading){unpack_q4_1, BY_MIN};
+        return (reading){unpack_q4_1, unpack_packed_q4_1, BY_MIN};
     case FOLIO_TYPE_Q5_0:
-        return (reading){unpack_q5_0, BY_SCALE};
+        return (reading){unpack_q5_0, NULL, BY_SCALE};
     case FOLIO_TYPE_Q5_1:
-        return (reading){unpack_q5_1, BY_MIN};
+        return (reading){unpack_q5_1, NULL, BY_MIN};
     case FOLIO_TYPE_Q4_K:
-        return (reading){unpack_q4_k, BY_MIN};
+        return (reading){unpack_q4_k, NULL, BY_MIN};
     case FOLIO_TYPE_Q5_K:
-        return (reading){unpack_q5_k, BY_MIN};
+        return (reading){unpack_q5_k, NULL, BY_MIN};
     case FOLIO_TYPE_Q6_K:
-        return (reading){unpack_q6_k, BY_HALF};
+        return (reading){unpack_q6_k, NULL, BY_HALF};
     default:
-        return (reading){unpack_q8_0, BY_BYTE};
+        return (reading){unpack_q8_0, unpack_packed_q8_0, BY_BYTE};
     }
 }
 
@@ -650,13 +794,14 @@ static void add_products(const panel *p, int n, token_rows x, int n_tok,
 static void write_rows(const folio_host_q8_job *j, int64_t row, int n_rows,
                        int64_t tok, int n_tok, const fvec *acc)
 {
+    const bool packed = j->packing != FOLIO_PACK_RAW;
     fvec bias = {0}, old = {0};
     size_t bytes = (size_t)n_rows * sizeof(float);
     if (j->bias)
         memcpy(&bias, j->bias + row, bytes);
     for (int t = 0; t < n_tok; t++) {
         float *y = j->y + (tok + t) * j->y_stride + row;
-        fvec v = acc[t];
+        fvec v = packed ? swap_order(acc[t]) : acc[t];
         if (j->bias)
             v += bias;
         if (j->accumulate) {
@@ -667,13 +812,44 @@ static void write_rows(const folio_host_q8_job *j, int64_t row, int n_rows,
     }
 }
 
+/* Rows that are fewer than the lanes go through a copy with zeros for the
+ * rest. */
+typedef struct spare_rows {
+    uint8_t bytes[LANES * CHUNK_BYTES];
+} spare_rows;
+
+/* Blocks first .. first + n - 1 of rows row .. row + n_rows - 1. */
+static void unpack_rows(const folio_host_q8_job *j, const reading *how,
+                        int64_t row, int n_rows, int64_t first, int n,
+                        spare_rows *spare, panel *out)
+{
+    if (j->packing != FOLIO_PACK_RAW) {
+        int64_t in_group = row % PACKED_ROWS;
+        packed_at at = {j->w + (row - in_group) * (int64_t)j->row_bytes,
+                        j->cols / BLOCK, first, (int)in_group};
+        how->unpack_packed(&at, n, out);
+        return;
+    }
+    size_t skip = folio_type_row_bytes(j->type, (uint64_t)(first * BLOCK));
+    const uint8_t *src = j->w + (size_t)row * j->row_bytes + skip;
+    size_t stride = j->row_bytes;
+    if (n_rows < LANES) {
+        size_t bytes = folio_type_row_bytes(j->type, (uint64_t)n * BLOCK);
+        memset(spare->bytes, 0, LANES * bytes);
+        for (int r = 0; r < n_rows; r++)
+            memcpy(spare->bytes + (size_t)r * bytes, src + (size_t)r * stride,
+                   bytes);
+        src = spare->bytes;
+        stride = bytes;
+    }
+    how->unpack(src, stride, n, out);
+}
+
 static void run_rows(const folio_host_q8_job *j, int64_t row, int n_rows)
 {
-    const folio_type_info *info = folio_type_find(j->type);
     const int64_t n_blocks = j->cols / BLOCK;
     const reading how = reading_of(j->type);
-    /* Rows that the last registers lack. */
-    uint8_t spare[LANES * CHUNK_BYTES];
+    spare_rows spare;
     panel p;
     fvec acc[TILE];
 
@@ -682,23 +858,9 @@ static void run_rows(const folio_host_q8_job *j, int64_t row, int n_rows)
         memset(acc, 0, (size_t)n_tok * sizeof acc[0]);
         for (int64_t b = 0; b < n_blocks; b += CHUNK) {
             int n = (int)FOLIO_MIN(n_blocks - b, CHUNK);
-            size_t at =
-                (size_t)b * BLOCK / info->block_values * info->block_bytes;
-            const uint8_t *src = j->w + (size_t)row * j->row_bytes + at;
-            size_t stride = j->row_bytes;
-            if (n_rows < LANES) {
-                size_t bytes =
-                    (size_t)n * BLOCK / info->block_values * info->block_bytes;
-                memset(spare, 0, LANES * bytes);
-                for (int r = 0; r < n_rows; r++)
-                    memcpy(spare + (size_t)r * bytes, src + (size_t)r * stride,
-                           bytes);
-                src = spare;
-                stride = bytes;
-            }
-            how.unpack(src, stride, n, &p);
             token_rows x = {j->q + tok * j->cols + b * BLOCK,
                             j->step + tok * n_blocks + b, j->cols, n_blocks};
+            unpack_rows(j, &how, row, n_rows, b, n, &spare, &p);
             add_products(&p, n, x, n_tok, how.by, acc);
         }
         write_rows(j, row, n_rows, tok, n_tok, acc);
