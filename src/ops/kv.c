@@ -51,10 +51,11 @@ folio_kv_layout folio_kv_layout_fit(folio_kv_layout want, int32_t head_dim,
 folio_kv_layout folio_kv_layout_best(const folio_device *dev, int32_t head_dim,
                                      int32_t block_size)
 {
-    /* GPUs: 16 bytes of f16 a lane, lanes consecutive in t. CPUs: whole rows.
-     */
+    /* GPUs: 16 bytes of f16 a lane, lanes consecutive in t. CPUs: whole rows;
+     * but K by dims on the host device, which takes keys side by side. */
     bool gpu = (folio_device_caps(dev) & FOLIO_CAP_GPU) != 0;
     int32_t x = gpu ? 8 : head_dim;
-    return folio_kv_layout_fit((folio_kv_layout){x, 1, x, 1}, head_dim,
+    int32_t xk = folio_device_is_host(dev) ? 1 : x;
+    return folio_kv_layout_fit((folio_kv_layout){xk, 1, x, 1}, head_dim,
                                block_size);
 }

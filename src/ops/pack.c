@@ -272,9 +272,11 @@ folio_packing folio_pack_choose(const folio_device *dev, folio_type type,
 {
     folio_packing want;
     (void)rows;
-    (void)hints;
     if (folio_device_is_host(dev))
-        return FOLIO_PACK_RAW;
+        return !hints->exact && type != FOLIO_TYPE_F16 &&
+                       folio_pack_takes(FOLIO_PACK_RG16, type, cols)
+                   ? FOLIO_PACK_RG16
+                   : FOLIO_PACK_RAW;
     if (!wished(folio_packing_wish(), &want))
         want = folio_device_caps(dev) & FOLIO_CAP_GPU ? FOLIO_PACK_RG16
                                                       : FOLIO_PACK_RAW;

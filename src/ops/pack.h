@@ -68,8 +68,9 @@ typedef struct folio_pack_hints {
     bool exact;
 } folio_pack_hints;
 
-/* The packing that serves a matrix best on this device. RAW on the host device
- * and on CPU drivers; elsewhere RG16, or TILE16 where matrix units read it and
+/* The packing that serves a matrix best on this device. RAW on CPU drivers, and
+ * on the host device where its 8-bit products do not read RG16 or `exact` is
+ * set; elsewhere RG16, or TILE16 where matrix units read it and
  * prefill is asked for. FOLIO_PACKING in the environment (raw, rg16, tile16)
  * goes before, on OpenCL devices, for the matrices that can be stored so. */
 folio_packing folio_pack_choose(const folio_device *dev, folio_type type,

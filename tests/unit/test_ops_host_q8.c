@@ -5,7 +5,9 @@
  * on two; how far rounding other tokens moves the result. */
 #include "unit/linear_case.h"
 
+#include "ops/host/host_linear.h"
 #include "ops/host/host_q8.h"
+#include "ops/pack.h"
 
 /* Sums of up to 128 blocks in one chain, each addition off by half an epsilon
  * of the sum so far, which the scale bounds many times over. */
@@ -117,6 +119,69 @@ Test(ops_host_q8, sums_are_right_and_do_not_depend_on_the_batch)
                                  .seed = seed};
                 check_case(c);
             }
+    }
+}
+
+/* The problem's weights in groups of 16 rows, in one view. */
+static folio_buf *pack_weights(linear_setup *s, const linear_case *c)
+{
+    size_t bytes = folio_pack_bytes(FOLIO_PACK_RG16, c->type, c->rows, c->cols);
+    uint8_t *packed = folio_calloc(bytes, 1);
+    cr_assert(bytes > 0 && packed);
+    folio_pack_rows(FOLIO_PACK_RG16, c->type, c->cols, c->w, c->rows, packed);
+    folio_buf *buf = linear_upload(s->dev, s->q, 0, packed, bytes);
+    s->views[0] = (folio_weight_view){.view = {buf, 0}, .rows = c->rows};
+    s->weight.packing = FOLIO_PACK_RG16;
+    free(packed);
+    return buf;
+}
+
+/* Packed weights give the bits that the file's rows do, in both arithmetics. */
+Test(ops_host_q8, packed_rows_give_the_same_bits)
+{
+    static const folio_type types[] = {FOLIO_TYPE_Q4_0, FOLIO_TYPE_Q4_1,
+                                       FOLIO_TYPE_Q8_0};
+    static const int cols[] = {32, 768, 1056}, rows[] = {1, 7, 16, 45};
+    const folio_host_q8_set *set;
+    const folio_host_linear_set *exact;
+    for (uint32_t i = 0; i < 36; i++) {
+        linear_case c = {.type = types[i % 3],
+                         .rows = rows[i / 3 % 4],
+                         .cols = cols[i / 12],
+                         .n_tok = i % 2 ? 70 : 5,
+                         .bias = i / 2 % 2,
+                         .accumulate = i / 4 % 2,
+                         .n_views = 1,
+                         .seed = 77 + i};
+        linear_case_make(&c);
+        bench b;
+        open_bench(&b, &c);
+        folio_buf *packed = pack_weights(&b.on[1], &c);
+        size_t bytes = (size_t)c.n_tok * (size_t)c.rows * sizeof(float);
+        for (int n = 0; (set = folio_host_q8_set_at(n)) != NULL; n++) {
+            float *raw = run_set(&b.on[0], &c, set, c.n_tok);
+            float *y = run_set(&b.on[1], &c, set, c.n_tok);
+            cr_assert(memcmp(raw, y, bytes) == 0, "%s: %s", set->name,
+                      linear_case_name(&c));
+            free(raw);
+            free(y);
+        }
+        for (int n = 0; (exact = folio_host_linear_set_at(n)) != NULL; n++) {
+            float *y[2];
+            for (int k = 0; k < 2; k++) {
+                linear_setup_reset(&b.on[k], &c);
+                folio_host_linear_run(exact, folio_device_threads(b.dev[k]),
+                                      &b.on[k].args);
+                y[k] = linear_setup_read(&b.on[k], &c);
+            }
+            cr_assert(memcmp(y[0], y[1], bytes) == 0, "exact %s: %s",
+                      exact->name, linear_case_name(&c));
+            free(y[0]);
+            free(y[1]);
+        }
+        folio_buf_close(&packed);
+        close_bench(&b);
+        linear_case_free(&c);
     }
 }
 

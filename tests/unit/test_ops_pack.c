@@ -278,7 +278,19 @@ Test(ops_pack, choice_follows_device_and_wish)
                  FOLIO_PACK_RAW);
     setenv("FOLIO_PACKING", "rg16", 1);
     cr_assert_eq(folio_pack_choose(host, FOLIO_TYPE_F16, 64, 64, &hints),
-                 FOLIO_PACK_RAW, "the host reads files where they are mapped");
+                 FOLIO_PACK_RAW, "the wish is for OpenCL devices");
+    unsetenv("FOLIO_PACKING");
+    const folio_pack_hints exact = {8, 512, true};
+    const folio_type packed[] = {FOLIO_TYPE_Q4_0, FOLIO_TYPE_Q4_1,
+                                 FOLIO_TYPE_Q8_0};
+    for (int i = 0; i < 3; i++) {
+        cr_assert_eq(folio_pack_choose(host, packed[i], 64, 64, &hints),
+                     FOLIO_PACK_RG16);
+        cr_assert_eq(folio_pack_choose(host, packed[i], 64, 64, &exact),
+                     FOLIO_PACK_RAW);
+    }
+    cr_assert_eq(folio_pack_choose(host, FOLIO_TYPE_Q6_K, 64, 256, &hints),
+                 FOLIO_PACK_RAW);
     folio_device_close(&host);
 
     folio_device *cpu = open_device("pocl");

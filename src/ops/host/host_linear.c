@@ -68,6 +68,7 @@ void folio_host_linear_run(const folio_host_linear_set *set,
         shared_job s = {.set = set};
         s.job = (folio_host_linear_job){
             .type = w->type,
+            .packing = w->packing,
             .w = folio_view_host(v->view),
             .row_bytes = folio_type_row_bytes(w->type, (uint64_t)w->cols),
             .rows = v->rows,
@@ -86,18 +87,6 @@ void folio_host_linear_run(const folio_host_linear_set *set,
         folio_parallel_for(threads, n_items, FOLIO_MAX(grain, 1), run_items,
                            &s);
     }
-}
-
-static const char *fits_host_linear(const folio_device *dev,
-                                    const folio_op_params *prm,
-                                    const void *args)
-{
-    const folio_linear_args *a = args;
-    (void)dev;
-    (void)prm;
-    if (a->w->packing != FOLIO_PACK_RAW)
-        return "reads raw rows only";
-    return NULL;
 }
 
 static folio_status open_host_linear(folio_op *op, const void *args)
@@ -120,7 +109,6 @@ static folio_status run_host_linear(folio_op *op, folio_queue *q,
 }
 
 const folio_variant_fns folio_var_host_linear = {
-    .fits = fits_host_linear,
     .open = open_host_linear,
     .run = run_host_linear,
 };

@@ -17,6 +17,7 @@
 /* One view of the weight, ready to be cut into rows. */
 typedef struct folio_host_linear_job {
     folio_type type;
+    folio_packing packing;
     const uint8_t *w; /* first row of the view */
     size_t row_bytes;
     int64_t rows, cols;

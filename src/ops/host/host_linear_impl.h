@@ -8,6 +8,7 @@
 
 #include "base/half.h"
 #include "ops/host/host_linear.h"
+#include "ops/pack.h"
 
 #if defined(__AVX512F__) || (defined(__AVX2__) && defined(__FMA__))
 #include <immintrin.h>
@@ -489,6 +490,7 @@ static void run_rows(const folio_host_linear_job *j, int64_t row, int n_rows)
     _Alignas(64) float panel[QUAD][CHUNK];
     _Alignas(64) quad_sums sums[N_QUADS][TILE];
     _Alignas(64) float tail[TILE][LANES];
+    uint8_t room[CHUNK * sizeof(float)]; /* one row's part, unpacked */
     const folio_type_info *info = folio_type_find(j->type);
     widen_fn widen = widen_of(j->type);
 
@@ -508,6 +510,11 @@ static void run_rows(const folio_host_linear_job *j, int64_t row, int n_rows)
                     int64_t from = row + FOLIO_MIN(u * QUAD + r, n_rows - 1);
                     const uint8_t *src =
                         j->w + (size_t)from * j->row_bytes + at;
+                    if (j->packing != FOLIO_PACK_RAW) {
+                        folio_unpack_blocks(j->packing, j->type, j->cols, j->w,
+                                            from, col, n, room);
+                        src = room;
+                    }
                     if (widen)
                         widen(src, panel[r], n);
                     else
