@@ -38,6 +38,9 @@ typedef struct ck_slot {
     ck_rule rule;
     double abs, rel, c;
     double *scale; /* per element; NULL = none */
+    /* COSINE: each element sums so few terms that they may all but cancel, and
+     * a row of such sums turns; rows are judged as one. */
+    bool few_terms;
     /* What is set when the slot gets its place. */
     folio_view *into, *also;
     folio_buf **into_buf;

@@ -111,7 +111,7 @@ static const char *fault_name(unsigned bad)
 static void judge_cosine(const ck_slot *s, const uint8_t *data, ck_verdict *v)
 {
     size_t n = ck_slot_count(s), row = s->row_bytes / ck_kind_bytes(s->kind);
-    row = row ? row : n;
+    row = row && !s->few_terms ? row : n;
     for (size_t first = 0; first < n; first += row) {
         double gg = 0, ww = 0, gw = 0;
         for (size_t i = first; i < FOLIO_MIN(first + row, n); i++) {

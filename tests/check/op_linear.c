@@ -280,6 +280,7 @@ static void linear_one(ck_ctx *c, const linear_case *k)
     y->rule = CK_NEAR;
     y->c = 4;
     y->abs = 1e-37;
+    y->few_terms = k->cols < 256;
     if (k->set == CK_SET_B)
         y->abs = y->rel = 1e-3; /* sanity; the sums of terms would take long */
     else
