@@ -145,8 +145,9 @@ void folio_host_q8_run(const folio_host_q8_set *set, folio_thread_pool *threads,
             .accumulate = a->accumulate != 0,
         };
         int64_t n_items = folio_div_up(v->rows, set->lanes);
-        /* Several grains a thread, so that a slow core costs little. */
-        int64_t grain = n_items / (folio_thread_pool_size(threads) * 8);
+        /* A few grains a thread, so that a slow core costs little and each
+         * still walks through memory in long runs. */
+        int64_t grain = n_items / (folio_thread_pool_size(threads) * 4);
         folio_parallel_for(threads, n_items, FOLIO_MAX(grain, 1), run_items,
                            &s);
     }
