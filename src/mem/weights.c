@@ -183,13 +183,21 @@ static folio_status add_view(entry *e, int buf, size_t offset, int64_t first,
     return FOLIO_OK;
 }
 
-/* Places every tensor: whole where a buffer takes it, else in runs of groups of
- * rows. */
+/* The host device reads a tensor in the file's form where the file is. */
+static bool is_mapped(const folio_weights *w, const entry *e)
+{
+    return folio_device_is_host(w->dev) && e->w.packing == FOLIO_PACK_RAW;
+}
+
+/* Places every tensor that is copied: whole where a buffer takes it, else in
+ * runs of groups of rows. */
 static folio_status place_all(folio_weights *w)
 {
     size_t limit = folio_device_max_alloc(w->dev);
     for (size_t i = 0; i < w->n; i++) {
         entry *e = w->entries[i];
+        if (is_mapped(w, e))
+            continue;
         size_t unit =
             folio_pack_group_bytes(e->w.packing, e->w.type, e->w.cols);
         int64_t group = folio_pack_group(e->w.packing);
@@ -222,10 +230,13 @@ static folio_status place_all(folio_weights *w)
     return FOLIO_OK;
 }
 
-static folio_status load_mapped(folio_weights *w)
+/* Buffers of those that are not copied, behind the others'. */
+static folio_status map_rest(folio_weights *w)
 {
     for (size_t i = 0; i < w->n; i++) {
         entry *e = w->entries[i];
+        if (!is_mapped(w, e))
+            continue;
         size_t row = folio_type_row_bytes(e->w.type, (uint64_t)e->w.cols);
         size_t bytes = (size_t)e->w.rows * row;
         FOLIO_RETURN_IF(new_buffer(w));
@@ -339,6 +350,8 @@ static folio_status prepare(const folio_weights *w, load *l)
     size_t piece = 0;
     for (size_t i = 0; i < w->n; i++) {
         const folio_weight *m = &w->entries[i]->w;
+        if (is_mapped(w, w->entries[i]))
+            continue;
         l->total += folio_pack_bytes(m->packing, m->type, m->rows, m->cols);
         if (m->packing != FOLIO_PACK_RAW)
             piece = FOLIO_MAX(
@@ -362,22 +375,20 @@ folio_status folio_weights_load(folio_weights *w,
     w->loaded = true;
     if (progress && progress(user, 0, 1))
         return FOLIO_E_CANCELED;
-    if (folio_device_is_host(w->dev)) {
-        FOLIO_RETURN_IF(load_mapped(w));
-        if (progress && progress(user, w->bytes, w->bytes))
-            return FOLIO_E_CANCELED;
-        return FOLIO_OK;
-    }
     FOLIO_RETURN_IF(place_all(w));
     for (size_t b = 0; b < w->n_buf; b++) {
         FOLIO_RETURN_IF(folio_buf_open(w->dev, w->buf_bytes[b], &w->buf[b]));
         w->bytes += w->buf_bytes[b];
     }
+    FOLIO_RETURN_IF(map_rest(w));
     FOLIO_TRY(prepare(w, &l));
     FOLIO_TRY(folio_queue_open(w->dev, &l.q));
     for (size_t i = 0; i < w->n; i++)
-        FOLIO_TRY(upload(w, &l, w->entries[i]));
-    st = folio_queue_finish(l.q);
+        if (!is_mapped(w, w->entries[i]))
+            FOLIO_TRY(upload(w, &l, w->entries[i]));
+    if (l.total == 0 && progress && progress(user, w->bytes, w->bytes))
+        FOLIO_TRY(FOLIO_E_CANCELED);
+    FOLIO_TRY(folio_queue_finish(l.q));
 fail:
     folio_queue_close(&l.q);
     folio_thread_pool_close(&l.pool);

@@ -1,8 +1,8 @@
 /* mem/weights.h: the weights of a model on a device. Tensors are declared
- * first, then loaded together: on the host device they are read where the file
- * is mapped, elsewhere they are packed into as few buffers as the device's
- * limit allows, large matrices split at groups of rows. Knows no architecture.
- */
+ * first, then loaded together: the host device reads what keeps the file's form
+ * where the file is mapped; all else is packed into as few buffers as the
+ * device's limit allows, large matrices split at groups of rows. Knows no
+ * architecture. */
 #ifndef FOLIO_MEM_WEIGHTS_H
 #define FOLIO_MEM_WEIGHTS_H
 

@@ -151,6 +151,7 @@ Test(ops_check, linear)
     bed_floats(&b, 128, &good.x);
     bed_floats(&b, 6, &good.bias);
     bed_floats(&b, 12, &good.y);
+    bed_floats(&b, 256, &good.scratch);
     folio_op *op = open_good(&b, FOLIO_OP_LINEAR, &good);
 #define BAD(...) REFUSED(folio_linear_args, __VA_ARGS__)
     BAD(w, NULL, FOLIO_E_INVAL, "w is NULL");
