@@ -109,16 +109,18 @@ char *folio_strndup(const char *s, size_t n)
 
 void *folio_aligned_alloc(size_t bytes)
 {
-    if (bytes > SIZE_MAX - 64)
+    if (bytes > SIZE_MAX - BIG_PAGE)
         return NULL;
     /* Weights are walked whole for each token: a table of small pages costs a
      * fifth of the memory's speed there. */
     size_t align = bytes >= BIG_PAGE ? BIG_PAGE : 64;
-    size_t padded = folio_align_up(bytes ? bytes : 1, 64);
+    size_t padded = folio_align_up(bytes ? bytes : 1, align);
     void *p = aligned_alloc(align, padded);
 #ifdef MADV_HUGEPAGE
+    /* Not the last page where it is not full: it would be memory for nothing.
+     */
     if (p && align == BIG_PAGE)
-        madvise(p, padded / BIG_PAGE * BIG_PAGE, MADV_HUGEPAGE);
+        madvise(p, bytes / BIG_PAGE * BIG_PAGE, MADV_HUGEPAGE);
 #endif
     return p;
 }
