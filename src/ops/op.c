@@ -387,14 +387,6 @@ const char *folio_op_reason(const folio_op *op)
     return op->reason;
 }
 
-bool folio_op_is_inexact(const folio_op *op)
-{
-    bool inexact = (op->var->flags & FOLIO_VAR_INEXACT) != 0;
-    for (int i = 0; i < FOLIO_OP_MAX_PARTS && !inexact; i++)
-        inexact = op->part[i] && folio_op_is_inexact(op->part[i]);
-    return inexact;
-}
-
 uint32_t folio_op_flags(const folio_op *op)
 {
     uint32_t flags = op->var->flags;
@@ -403,4 +395,9 @@ uint32_t folio_op_flags(const folio_op *op)
             flags |= folio_op_flags(op->part[i]) &
                      (FOLIO_VAR_INEXACT | FOLIO_VAR_Q8);
     return flags;
+}
+
+bool folio_op_is_inexact(const folio_op *op)
+{
+    return (folio_op_flags(op) & FOLIO_VAR_INEXACT) != 0;
 }
