@@ -163,41 +163,42 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void attn_bulk(
     __local ulong bars[WARPS * SLOTS];
     __local float part[PARTS];
     __local float part_max[WARPS * HEADS], part_sum[WARPS * HEADS];
-    __local uint from[1], late[1], is_last[1];
+    __local uint late[1], is_last[1];
+    __local segment from[1];
     const uint lid = (uint)get_local_id(0), warp = WARP;
     const uint group = (uint)get_group_id(0);
     __local uchar *const mine = ring + warp * (SLOTS * 2 * TILE);
     __local ulong *const bar = bars + warp * SLOTS;
     const float by = q_scale(scale);
 
-    /* Where the group's blocks begin: one look at all entries at once. */
+    /* Where the group's blocks begin: one look at all entries at once, each
+     * read whole before it is known to be the one, since every read that waits
+     * for another costs a launch that reads little a tenth of its time. */
     __global const int *last = entries + (n_entries - 1) * 8;
     const uint total = (uint)(last[5] + last[6]) * COLS;
     const uint span = (uint)last[7];
     const uint begin = min(group * span, total), end = min(begin + span, total);
-    if (lid == 0) {
+    if (lid == 0)
         late[0] = 0;
-        from[0] = 0;
-    }
     ONE_LANE
     {
         for (uint s = 0; s < SLOTS; s++)
             bar_init(bar + s, 1);
         WARP_FENCE();
     }
-    barrier(CLK_LOCAL_MEM_FENCE);
+    segment s = {.n = 0};
     for (uint e = lid; e < (uint)n_entries; e += WG) {
-        const uint first = (uint)entries[e * 8 + 5] * COLS;
-        const uint n = (uint)entries[e * 8 + 6] * COLS;
-        if (begin >= first && begin < first + n)
-            from[0] = e;
+        s.e = e;
+        load_entry(&s, entries, table_start);
+        if (begin >= s.before * COLS && begin < (s.before + s.nb) * COLS)
+            from[0] = s;
     }
     barrier(CLK_LOCAL_MEM_FENCE);
-    segment s = {.n = 0};
     if (begin < end) {
-        s.e = from[0];
-        load_entry(&s, entries, table_start);
+        s = from[0];
         begin_segment(&s, begin, end);
+    } else {
+        s.n = 0;
     }
     walk w;
     w.s = s;

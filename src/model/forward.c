@@ -225,8 +225,8 @@ static folio_status run_body(folio_runner *r, const piece *p, int32_t trace_tok)
 {
     int32_t n_tok = p->last - p->first;
     int regime;
-    folio_sequence *seq = folio_lowered_pick(&r->low, FOLIO_FEW_TOK, n_tok,
-                                             trace_tok >= 0, &regime);
+    folio_sequence *seq =
+        folio_lowered_pick(&r->low, n_tok, trace_tok >= 0, &regime);
     bool here = trace_tok >= p->first && trace_tok < p->last;
     size_t row = (size_t)r->model->desc.dim * sizeof(float);
     for (int32_t i = 0; i < seq->first_head; i++) {
@@ -268,8 +268,8 @@ static folio_status run_head(folio_runner *r, const folio_batch *b,
             folio_view_at(p->rows, (size_t)done * sizeof(int32_t));
         const folio_view logits = {r->logits[buf], (size_t)in * logit_row};
         int regime;
-        folio_sequence *seq = folio_lowered_pick(&r->low, FOLIO_FEW_TOK, n_rows,
-                                                 trace_tok >= 0, &regime);
+        folio_sequence *seq =
+            folio_lowered_pick(&r->low, n_rows, trace_tok >= 0, &regime);
         for (int32_t i = seq->first_head; i < seq->n_nodes; i++) {
             folio_node *n = &seq->nodes[i];
             if (n->id == FOLIO_OP_GATHER_ROWS) {

@@ -370,7 +370,7 @@ folio_status folio_lower(const folio_lower_params *p, folio_lowered *out)
 {
     folio_status st;
     const folio_model_desc *d = p->desc;
-    folio_lowered l = {.step_tok = p->step_tok};
+    folio_lowered l = {.step_tok = p->step_tok, .few_tok = p->few_tok};
     build b = {.p = p, .l = &l};
     size_t row = (size_t)p->step_tok * sizeof(float);
     size_t qd = (size_t)d->heads * (size_t)d->head_dim;

@@ -51,7 +51,7 @@ typedef struct folio_lowered {
     folio_arena arena;
     folio_view x, xr; /* residual [step_tok, D]; rows of the head [rows, D] */
     folio_buf *scratch;
-    int32_t step_tok;
+    int32_t step_tok, few_tok;
 } folio_lowered;
 
 typedef struct folio_lower_params {
@@ -91,10 +91,11 @@ folio_status folio_lower_fuse(const folio_lower_params *p,
 
 /* The sequence for `count` tokens (or rows, of the head) and the regime of its
  * ops; `plain`: for a trace, which taps what only the plain form has. */
-static inline folio_sequence *folio_lowered_pick(folio_lowered *l, int32_t few,
+static inline folio_sequence *folio_lowered_pick(folio_lowered *l,
                                                  int32_t count, bool plain,
                                                  int *regime)
 {
+    const int32_t few = l->few_tok;
     const bool fused = !plain && count <= few && l->fused.n_nodes > 0;
     *regime = count <= few && (fused || l->fused.n_nodes == 0) ? FOLIO_FEW
                                                                : FOLIO_MANY;

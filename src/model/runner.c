@@ -248,7 +248,7 @@ static folio_status open_lowered(folio_runner *r)
         .ops = r->ops,
         .kv = &r->kv,
         .rope_n_pos = r->prm.max_ctx,
-        .few_tok = FOLIO_FEW_TOK,
+        .few_tok = folio_few_tok(r->dev),
         .fuse = r->prm.fused,
         .max_seqs = r->prm.max_seqs,
         .max_ctx = r->prm.max_ctx,

@@ -8,9 +8,6 @@
 #include "model/lower.h"
 #include "model/model_internal.h"
 
-/* Up to so many tokens (or rows) use the variants for few. */
-#define FOLIO_FEW_TOK 8
-
 #define FOLIO_TOP_SMALL 1
 #define FOLIO_TOP_LARGE 64
 /* Ids, values and the count of NaNs. */

@@ -432,6 +432,13 @@ uint32_t folio_op_flags(const folio_op *op);
 folio_status folio_op_check(const folio_device *dev, folio_op_id id,
                             const void *args) FOLIO_NODISCARD;
 
+/* Up to so many tokens are better served by products that read a weight once
+ * and multiply in floats or bytes (gemv) than by the device's matrix units. */
+int32_t folio_few_tok(const folio_device *dev);
+/* The least tokens for each kind of matrix unit. */
+#define FOLIO_MMA_MIN_TOKS   9
+#define FOLIO_WGMMA_MIN_TOKS 4
+
 /* ---- shared pieces ---------------------------------------------------------
  */
 

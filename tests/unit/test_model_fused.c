@@ -230,7 +230,7 @@ Test(model_fused, plain_where_no_row_can, .init = set_up, .fini = tear_down)
 Test(model_fused, both_forms_share_a_sequence, .init = set_up,
      .fini = tear_down)
 {
-    int32_t text[FOLIO_FEW_TOK + 5];
+    int32_t text[(FOLIO_MMA_MIN_TOKS - 1) + 5];
     float whole[TINY_VOCAB], steps[TINY_VOCAB];
     tiny_seq s;
     for (int i = 0; i < (int)FOLIO_COUNT(text); i++)
@@ -239,12 +239,13 @@ Test(model_fused, both_forms_share_a_sequence, .init = set_up,
     open_on("host", false);
     tiny_seq_init(&s, runner, 0, 0);
     uint64_t before = launches();
-    tiny_feed(runner, &s, text, FOLIO_FEW_TOK + 5, 0, false, whole);
+    tiny_feed(runner, &s, text, (FOLIO_MMA_MIN_TOKS - 1) + 5, 0, false, whole);
     /* The head computes one row: it is fused. */
     cr_expect_eq(launches() - before, PLAIN_LAUNCHES - 2);
     tiny_seq_init(&s, runner, 1, 0);
-    tiny_feed(runner, &s, text, FOLIO_FEW_TOK + 1, 0, false, NULL);
-    tiny_feed(runner, &s, text + FOLIO_FEW_TOK + 1, 4, 0, false, steps);
+    tiny_feed(runner, &s, text, (FOLIO_MMA_MIN_TOKS - 1) + 1, 0, false, NULL);
+    tiny_feed(runner, &s, text + (FOLIO_MMA_MIN_TOKS - 1) + 1, 4, 0, false,
+              steps);
     tiny_near(steps, whole, TINY_VOCAB, 1e-4f, "logits");
 }
 

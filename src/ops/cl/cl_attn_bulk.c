@@ -53,7 +53,7 @@ static int32_t count_groups(const folio_device *dev, const folio_op_params *prm,
     return FOLIO_MAX(groups, 1);
 }
 
-/* Two groups of four warps per unit where they fit; fewer warps where local
+/* One group of eight warps per unit where it fits; fewer warps where local
  * memory is short, as on devices that emulate. */
 static bool shape_bulk(const folio_device *dev, const folio_op_params *prm,
                        bool emulated, const folio_attn_args *a, bulk_shape *s)
@@ -65,7 +65,7 @@ static bool shape_bulk(const folio_device *dev, const folio_op_params *prm,
     const int32_t group = a->heads / a->kv.kv_heads;
     s->lanes = emulated ? 1 : WARP;
     s->eights = group > 8 && a->kv.head_dim <= 128 ? MAX_EIGHTS : 1;
-    for (int32_t warps = emulated ? 2 : 4; warps >= 1; warps /= 2) {
+    for (int32_t warps = emulated ? 2 : 8; warps >= 1; warps /= 2) {
         const size_t want = IN_FLIGHT / ((size_t)warps * slot_bytes(a));
         s->warps = folio_cl_tuned(prm, "WARPS", warps);
         s->slots = (int32_t)FOLIO_MAX(FOLIO_MIN(want, emulated ? 2 : 4), 2);
@@ -79,6 +79,8 @@ static bool shape_bulk(const folio_device *dev, const folio_op_params *prm,
             continue;
         s->per_unit = FOLIO_MIN((int32_t)(LOCAL_UNIT / local), MAX_PER_UNIT);
         s->per_unit = FOLIO_MAX(s->per_unit, 1);
+        if (s->warps >= 8)
+            s->per_unit = 1;
         return true;
     }
     return false;

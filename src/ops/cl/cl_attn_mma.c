@@ -37,14 +37,17 @@ static bool shape_mma(const folio_device *dev, const folio_op_params *prm,
     /* What lies in registers is in proportion to rows times (dims + keys). */
     const int32_t keys = emulated ? 32 : hd > 128 ? 32 : 64;
     const uint32_t most = info.max_work_group / (emulated ? 1u : WARP);
-    s->warps = folio_cl_tuned(prm, "MMA_WARPS", emulated ? 2 : 8);
+    /* For long rows several small groups a unit, with few registers each, hide
+     * what one large group waits for. */
+    const bool small = hd > 64 && hd <= 128;
+    s->warps = folio_cl_tuned(prm, "MMA_WARPS", emulated ? 2 : small ? 4 : 8);
     s->rows16 = folio_cl_tuned(prm, "MT", 1);
     s->keys = folio_cl_tuned(prm, "NK", keys);
     s->keys = (int32_t)folio_div_up(FOLIO_MAX(s->keys, 16), bs) * bs;
-    s->regs = folio_cl_tuned(prm, "REGS", 0);
+    s->regs = folio_cl_tuned(prm, "REGS", small ? 168 : 0);
     s->warps = FOLIO_MAX(FOLIO_MIN(s->warps, (int32_t)FOLIO_MIN(most, 32u)), 1);
     s->rows16 = FOLIO_MIN(FOLIO_MAX(s->rows16, 1), 4);
-    for (s->stages = folio_cl_tuned(prm, "STAGES", emulated ? 2 : 3);
+    for (s->stages = folio_cl_tuned(prm, "STAGES", emulated || small ? 2 : 3);
          s->stages >= 2; s->stages--)
         if (shape_local(a, s) <= room)
             return true;

@@ -13,9 +13,6 @@
 /* Scratch is used from the next multiple of this on. */
 #define FOLIO_GEMM_ALIGN 256
 
-/* Fewer tokens are better served by what reads the weights in floats. */
-#define FOLIO_GEMM_MIN_TOKS 9
-
 /* The op's kernel gemm_pack. */
 #define FOLIO_GEMM_PACK_KERNEL (FOLIO_OP_MAX_KERNELS - 1)
 

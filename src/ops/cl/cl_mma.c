@@ -59,7 +59,7 @@ static const char *fits_mma(const folio_device *dev, const folio_op_params *prm,
     if (a->w->cols % 32 != 0)
         return "columns are no multiple of 32";
     if (!emulated && a->n_tok < folio_cl_matrix_tuned(prm, "linear_mma", "MIN",
-                                                      FOLIO_GEMM_MIN_TOKS))
+                                                      FOLIO_MMA_MIN_TOKS))
         return "for 9 tokens or more";
     if (folio_cl_work_group(dev, 256) < 256)
         return "needs work-groups of 256";

@@ -7,7 +7,9 @@
 #define BM 128
 
 /* A token tile and how it is fed. With x as floats a group turns what it needs
- * into halves itself, which costs no launch but is done once per row tile. */
+ * into halves itself, which costs no launch but is done once per row tile: for
+ * more rows than X_F32_ROWS packing x first is quicker. */
+#define X_F32_ROWS 4096
 typedef struct token_step {
     int32_t bn;
     bool x_f32;
@@ -49,11 +51,12 @@ static int32_t rows_bytes(const folio_weight *w)
 static token_step get_step(const folio_op *op, const folio_weight *w, int i)
 {
     token_step s = folio_cl_emulates(op) ? emu_steps[i] : ptx_steps[i];
+    if (!folio_cl_emulates(op) && w->rows > X_F32_ROWS)
+        s.x_f32 = false;
     if (s.bn <= 128 && op->geo[GEO_F32] != 0)
         s.x_f32 = op->geo[GEO_F32] == 1;
-    /* Small steps of quants and few tokens are over before the next is there.
-     */
-    bool small = w->type != FOLIO_TYPE_F16 && s.bn <= 32;
+    /* Small steps of few tokens are over before the next is there. */
+    bool small = s.bn <= (w->type != FOLIO_TYPE_F16 ? 32 : 128);
     s.ks = op->geo[GEO_KS] ? op->geo[GEO_KS] : small ? 128 : 64;
     if (w->cols % s.ks != 0)
         s.ks = 64;
@@ -73,7 +76,7 @@ static int count_steps(const folio_op *op)
 }
 
 /* The narrowest step that holds all tokens, else the widest that still gives
- * every group a tile. */
+ * nearly every group a tile. */
 static int pick_step(const folio_op *op, const folio_linear_args *a)
 {
     int i = 0, last = op->geo[GEO_STEPS] - 1;
@@ -83,7 +86,7 @@ static int pick_step(const folio_op *op, const folio_linear_args *a)
     int64_t tiles = folio_div_up(a->w->rows, BM) *
                     folio_div_up(a->n_tok, get_step(op, a->w, i).bn);
     if (i > 0 && !forced && get_step(op, a->w, i).bn > 128 &&
-        tiles < op->geo[GEO_GROUPS])
+        tiles * 10 < (int64_t)op->geo[GEO_GROUPS] * 9)
         i--;
     return i;
 }
@@ -131,8 +134,8 @@ static const char *fits_wgmma(const folio_device *dev,
         return "columns are no multiple of 64";
     if (!emulated &&
         a->n_tok < folio_cl_matrix_tuned(prm, "linear_wgmma", "MIN",
-                                         FOLIO_GEMM_MIN_TOKS))
-        return "for 9 tokens or more";
+                                         FOLIO_WGMMA_MIN_TOKS))
+        return "for 4 tokens or more";
     int32_t items = emulated ? 256 : 512;
     if (folio_cl_work_group(dev, items) < items)
         return "needs larger work-groups";
