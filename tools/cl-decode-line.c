@@ -116,9 +116,10 @@ static double take_ms(request_line *l, const json_t *j, const char *name,
     const double ms = json_number_value(v);
     if (!v)
         return absent;
-    if (!json_is_number(v) || !(ms >= 0.0 && ms <= 1e12))
-        bad(l, FOLIO_E_INVAL, "%s is not a number from 0 to 1e12", name);
-    return ms;
+    if (json_is_number(v) && ms >= 0.0 && ms <= 1e12)
+        return ms;
+    bad(l, FOLIO_E_INVAL, "%s is not a number from 0 to 1e12", name);
+    return absent;
 }
 
 static folio_status take_text(app *a, request_line *l, const json_t *v)

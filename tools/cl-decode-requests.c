@@ -1,7 +1,8 @@
 #define _POSIX_C_SOURCE 200809L
-/* cl-decode-requests.c: runs a file of requests through an engine: submits each
- * when its time has come, steps, prints one line of JSON for each completion
- * that ends, and a summary on stderr. */
+/* cl-decode-requests.c: runs a file of requests through an engine: says at once
+ * which lines are bad, submits each other one when its time has come, steps,
+ * prints one line of JSON for each completion that ends, and a summary on
+ * stderr. */
 #include "cl-decode-line.h"
 
 #include <stdio.h>
@@ -13,14 +14,20 @@
 
 enum { N_EVENTS = 256 };
 
+typedef struct arrival {
+    double ms;
+    size_t line;
+} arrival;
+
 typedef struct run {
     app *a;
     folio_engine *e;
     request_line *lines;
     size_t n, cap;
-    size_t *order; /* [n] lines by time of arrival */
-    size_t next;   /* in order */
-    size_t *sent;  /* [n_sent] lines in order of submission */
+    arrival *order; /* [n_order] lines that can be run, by time of arrival */
+    size_t n_order;
+    size_t next;  /* in order */
+    size_t *sent; /* [n_sent] lines in order of submission */
     size_t n_sent;
     bool cancels;  /* some line wants to be cancelled */
     size_t n_done; /* lines that are over */
@@ -88,23 +95,35 @@ static folio_status read_lines(run *r)
     return st;
 }
 
-/* Stable, so that lines of one time keep their order. */
+/* By time, and lines of one time in their order. */
+static int compare_arrivals(const void *x, const void *y)
+{
+    const arrival *a = x, *b = y;
+    if (a->ms != b->ms)
+        return a->ms < b->ms ? -1 : 1;
+    return (a->line > b->line) - (a->line < b->line);
+}
+
+/* Bad lines are over here: nothing that they say is believed, their time of
+ * arrival neither. */
 static folio_status sort_lines(run *r)
 {
+    folio_status st = FOLIO_OK;
     r->order = malloc((r->n + 1) * sizeof *r->order);
     r->sent = malloc((r->n + 1) * sizeof *r->sent);
     if (!r->order || !r->sent)
         return FOLIO_E_NOMEM;
-    for (size_t i = 0; i < r->n; i++) {
-        size_t k = i;
-        r->cancels |= r->lines[i].cancel_ms >= 0.0;
-        for (; k > 0 &&
-               r->lines[r->order[k - 1]].arrive_ms > r->lines[i].arrive_ms;
-             k--)
-            r->order[k] = r->order[k - 1];
-        r->order[k] = i;
+    for (size_t i = 0; st == FOLIO_OK && i < r->n; i++) {
+        request_line *l = &r->lines[i];
+        if (l->bad != FOLIO_OK) {
+            st = print_error(r, l, l->bad, l->why);
+            continue;
+        }
+        r->order[r->n_order++] = (arrival){l->arrive_ms, i};
+        r->cancels |= l->cancel_ms >= 0.0;
     }
-    return FOLIO_OK;
+    qsort(r->order, r->n_order, sizeof *r->order, compare_arrivals);
+    return st;
 }
 
 static folio_status open_requests_engine(run *r)
@@ -129,7 +148,8 @@ static folio_status open_requests_engine(run *r)
     p.run_ahead = (int32_t)o->run_ahead;
     p.audit = o->audit;
     for (size_t i = 0; i < r->n; i++)
-        p.prompt_logprobs |= r->lines[i].req.prompt_logprobs;
+        p.prompt_logprobs |=
+            r->lines[i].bad == FOLIO_OK && r->lines[i].req.prompt_logprobs;
     if (o->no_chunking && p.prompt_logprobs)
         return fail_with(r->a, FOLIO_E_INVAL,
                          "prompt_logprobs and --no-chunking exclude each "
@@ -148,22 +168,18 @@ static double elapsed_ms(const run *r)
 static folio_status submit_arrived(run *r)
 {
     folio_status st = FOLIO_OK;
-    while (st == FOLIO_OK && r->next < r->n) {
-        request_line *l = &r->lines[r->order[r->next]];
+    while (st == FOLIO_OK && r->next < r->n_order) {
+        const size_t line = r->order[r->next].line;
+        request_line *l = &r->lines[line];
         if (l->arrive_ms > elapsed_ms(r))
             break;
-        if (l->bad != FOLIO_OK) {
-            r->next++;
-            st = print_error(r, l, l->bad, l->why);
-            continue;
-        }
         r->a->tlog.error[0] = '\0';
         const folio_status got =
             folio_engine_submit(r->e, &l->req, &l->engine_id);
         if (got == FOLIO_E_FULL)
             break; /* after a step */
         if (got == FOLIO_OK)
-            r->sent[r->n_sent++] = r->order[r->next];
+            r->sent[r->n_sent++] = line;
         r->next++;
         if (got != FOLIO_OK)
             st = print_error(r, l, got,
@@ -328,7 +344,7 @@ static void print_summary(const run *r)
 /* Nothing to compute until the next line arrives. */
 static void wait_for_arrival(const run *r)
 {
-    const double ms = r->lines[r->order[r->next]].arrive_ms - elapsed_ms(r);
+    const double ms = r->order[r->next].ms - elapsed_ms(r);
     if (ms <= 0.0)
         return;
     const double s = (ms < 50.0 ? ms : 50.0) / 1e3; /* for interrupts */
@@ -341,18 +357,19 @@ static folio_status serve(run *r)
     static folio_event ev[N_EVENTS];
     folio_status st = FOLIO_OK;
     r->start_s = now_s();
-    while (st == FOLIO_OK && (r->next < r->n || !folio_engine_is_idle(r->e))) {
+    while (st == FOLIO_OK &&
+           (r->next < r->n_order || !folio_engine_is_idle(r->e))) {
         size_t n = 0;
         if (!interrupted)
             st = submit_arrived(r);
         else
-            r->next = r->n;
+            r->next = r->n_order;
         if (st == FOLIO_OK)
             st = cancel_due(r);
         if (st != FOLIO_OK)
             break;
         if (folio_engine_is_idle(r->e)) {
-            if (r->next < r->n)
+            if (r->next < r->n_order)
                 wait_for_arrival(r);
             continue;
         }

@@ -87,6 +87,19 @@ names = {e["name"] for e in json.load(open(sys.argv[1]))["traceEvents"]}
 assert names >= {"plan", "upload", "kernels", "wait", "sample", "commit"}' \
     "$T/trace"; then pass; else fail "trace" "is not as it should be"; fi
 
+# A bad line is answered at once, whatever it says of its arrival.
+cat >"$T/late" <<'R'
+{"id": 1, "prompt": "Hello", "arrive_ms": 1e300}
+{"id": 2, "prompt": "Hello", "tempreture": 1, "arrive_ms": 3600000}
+{"id": 3, "prompt": "Hello", "n_predict": 1, "arrive_ms": 20}
+{"id": 4, "prompt": "Hello", "n_predict": 1, "arrive_ms": 20}
+{"id": 5, "prompt": "Hello", "n_predict": 1, "arrive_ms": 10}
+R
+LIMIT=60 host --requests "$T/late" --max-seqs 1
+exits "bad lines do not wait" 1
+lines "bad lines do not wait" "bad == {1: 'INVAL', 2: 'INVAL'}"
+lines "the others come by their time" "[x['id'] for x in o] == [1, 2, 5, 3, 4]"
+
 # A pool that holds one of them at a time, and everything switched off.
 for i in 1 2 3 4 5 6; do
     printf '{"id": %s, "prompt": "Gravity is", "n_predict": 12}\n' $i
