@@ -29,8 +29,7 @@ typedef struct run {
     size_t next;  /* in order */
     size_t *sent; /* [n_sent] lines in order of submission */
     size_t n_sent;
-    bool cancels;  /* some line wants to be cancelled */
-    size_t n_done; /* lines that are over */
+    bool cancels; /* some line wants to be cancelled */
     size_t n_error;
     size_t n_by[6]; /* completions by reason */
     size_t n_ids;
@@ -53,7 +52,6 @@ static json_t *line_id(const request_line *l)
 static folio_status print_error(run *r, request_line *l, folio_status st,
                                 const char *why)
 {
-    r->n_done++;
     r->n_error++;
     l->n_open = 0;
     return print_json(r,
@@ -312,8 +310,26 @@ static folio_status take_event(run *r, const folio_event *ev)
     r->n_by[ev->reason]++;
     r->n_error += ev->reason == FOLIO_REASON_ERROR && !l->failed;
     l->failed |= ev->reason == FOLIO_REASON_ERROR;
-    r->n_done += --l->n_open == 0;
+    l->n_open--;
     return print_end(r, l, c, ev);
+}
+
+/* Whatever ended the run, a request that has no answer yet gets its line. */
+static void end_lines(run *r, folio_status st)
+{
+    char why[sizeof r->a->tlog.error];
+    if (interrupted)
+        st = FOLIO_E_CANCELED;
+    if (st == FOLIO_OK)
+        return;
+    snprintf(why, sizeof why, "%s",
+             interrupted           ? "interrupted before it was answered"
+             : r->a->tlog.error[0] ? r->a->tlog.error
+                                   : folio_status_text(st));
+    for (size_t i = 0; i < r->n; i++)
+        if (r->lines[i].n_open > 0 &&
+            print_error(r, &r->lines[i], st, why) != FOLIO_OK)
+            return;
 }
 
 static void print_summary(const run *r)
@@ -409,10 +425,11 @@ folio_status mode_requests(app *a)
         st = open_model(a, a->o.max_seqs ? (int32_t)a->o.max_seqs : 8);
     if (st == FOLIO_OK)
         st = open_requests_engine(&r);
-    if (st == FOLIO_OK) {
+    if (st == FOLIO_OK)
         st = serve(&r);
+    end_lines(&r, st);
+    if (r.e)
         print_summary(&r);
-    }
     if (st == FOLIO_OK && a->o.trace_file)
         st = folio_engine_trace_write(r.e, a->o.trace_file);
     a->n_failed = r.n_error;

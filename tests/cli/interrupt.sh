@@ -69,6 +69,29 @@ interrupted "a second Ctrl-C" "$ERR" 'loaded in' 2 -f "$T/long" --max-tok 4096 -
 quick "a second Ctrl-C" 1500
 lacks "a second Ctrl-C" "$ERR" "finish"
 
+# Of many requests each has its line: the one that is done, the one under way,
+# those that were not submitted yet, and the bad one.
+cat >"$T/r" <<'R'
+{"id": 1, "prompt": "Hello", "n_predict": 2}
+{"id": 2, "prompt": "Hello", "n_predict": 4000, "ignore_eos": true}
+{"id": 3, "prompt": "Hello", "n_predict": 2, "n": 2, "arrive_ms": 3600000}
+{"id": 4, "prompt": "Hello", "n_predict": "many"}
+R
+answers()
+{
+    is "$1" "$(python3 -c 'import json, sys
+print(sorted((j["id"], j["error"]["code"] if "error" in j else j["finish"])
+             for j in map(json.loads, open(sys.argv[1]))))' "$OUT")" "$2"
+}
+interrupted "--requests" "$OUT" '"finish": ?"length"' 1 --requests "$T/r"
+answers "--requests" \
+    "[(1, 'length'), (2, 'abort'), (3, 'CANCELED'), (4, 'INVAL')]"
+tail -n 2 "$T/r" >"$T/r2"
+interrupted "--requests, before any is submitted" "$OUT" INVAL 1 \
+    --requests "$T/r2"
+answers "--requests, before any is submitted" \
+    "[(3, 'CANCELED'), (4, 'INVAL')]"
+
 # Ctrl-C while the text is still being read from a terminal or a pipe.
 mkfifo -- "$T/pipe"
 sleep 30 >"$T/pipe" &

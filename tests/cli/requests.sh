@@ -100,6 +100,12 @@ exits "bad lines do not wait" 1
 lines "bad lines do not wait" "bad == {1: 'INVAL', 2: 'INVAL'}"
 lines "the others come by their time" "[x['id'] for x in o] == [1, 2, 5, 3, 4]"
 
+# What ends the run before a request is submitted is that request's answer.
+run -m "$MODEL" --device host --requests "$T/late" --ctx 1000000
+exits "no engine" 22
+lines "no engine" "bad == {1: 'INVAL', 2: 'INVAL', 3: 'TOO_LARGE',
+    4: 'TOO_LARGE', 5: 'TOO_LARGE'} and len(o) == 5"
+
 # A pool that holds one of them at a time, and everything switched off.
 for i in 1 2 3 4 5 6; do
     printf '{"id": %s, "prompt": "Gravity is", "n_predict": 12}\n' $i
