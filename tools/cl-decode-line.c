@@ -73,6 +73,28 @@ static const struct {
     {"cancel_ms", F_OTHER, 0},
 };
 
+/* JSON's whole numbers end at 2^63 - 1 here; a string of digits goes on. */
+static bool take_seed(const json_t *v, uint64_t *out)
+{
+    const char *at = json_string_value(v);
+    uint64_t n = 0;
+    if (!json_is_string(v)) {
+        *out = (uint64_t)json_integer_value(v);
+        return json_is_integer(v) && json_integer_value(v) >= 0;
+    }
+    if (json_string_length(v) == 0 ||
+        strspn(at, "0123456789") != json_string_length(v))
+        return false;
+    for (; *at; at++) {
+        const uint64_t digit = (uint64_t)(*at - '0');
+        if (n > (UINT64_MAX - digit) / 10)
+            return false;
+        n = 10 * n + digit;
+    }
+    *out = n;
+    return true;
+}
+
 static void take_plain(request_line *l, const char *name, field_kind kind,
                        size_t at, const json_t *v)
 {
@@ -86,10 +108,11 @@ static void take_plain(request_line *l, const char *name, field_kind kind,
             *(int32_t *)(void *)to = (int32_t)i;
         break;
     case F_SEED:
-        if (!json_is_integer(v) || i < 0)
-            bad(l, FOLIO_E_INVAL, "%s is not a whole number >= 0", name);
-        else
-            *(uint64_t *)(void *)to = (uint64_t)i;
+        if (!take_seed(v, (uint64_t *)(void *)to))
+            bad(l, FOLIO_E_INVAL,
+                "%s is not a whole number from 0 to 2^63 - 1, nor a string of "
+                "digits up to 2^64 - 1",
+                name);
         break;
     case F_NUM:
         if (!json_is_number(v))

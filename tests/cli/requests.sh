@@ -61,15 +61,20 @@ no JSON
 {"id": "e8", "prompt_ids": []}
 {"id": "e9", "prompt": "hi", "n": 2147483647, "n_predict": 1}
 {"id": "e10", "prompt": "hi", "n": 0, "n_predict": 1}
+{"id": "e11", "prompt": "hi", "seed": "18446744073709551616"}
+{"id": "e12", "prompt": "hi", "seed": "1x"}
+{"id": "e13", "prompt": "hi", "seed": -1}
+{"id": "s", "prompt_ids": [504,3575,282,4649,314], "n_predict": 8, "temperature": 0.9, "seed": "3"}
+{"id": "s64", "prompt_ids": [504,3575,282,4649,314], "n_predict": 8, "temperature": 0.9, "seed": "18446744073709551615"}
 R
 host --requests "$T/r" --audit --trace-file "$T/trace"
 exits "requests, some in error" 1
-lines "every line has its answer" "len(o) == 19 and len(by) == 7"
+lines "every line has its answer" "len(o) == 24 and len(by) == 9"
 lines "greedy as alone" "all(by[k, 0]['ids'] == $alone and
     by[k, 0]['text'] == $text and by[k, 0]['finish'] == 'length'
     for k in ('g', 'late', 'salted'))"
-lines "sampled as alone" "by[1, 0]['ids'] == $sampled and
-    by[1, 1]['ids'] != $sampled"
+lines "sampled as alone" "by[1, 0]['ids'] == by['s', 0]['ids'] == $sampled and
+    by[1, 1]['ids'] != $sampled and by['s64', 0]['ids'] != $sampled"
 lines "a cancelled one" "by['stopped', 0]['finish'] == 'abort' and
     by['stopped', 0]['ids'][:12] == ${alone}[:len(by['stopped', 0]['ids'])]"
 lines "one past its deadline" "by['slow', 0]['finish'] == 'deadline'"
@@ -78,10 +83,11 @@ lines "figures" "all(x['queue_s'] >= 0 and x['prefill_s'] > 0 and
     for x in by.values() if x['ids'])"
 lines "bad lines" "bad == {None: 'FORMAT', 'e1': 'INVAL', 'e2': 'INVAL',
     'e3': 'INVAL', 'e4': 'INVAL', 'e5': 'RANGE', 'e6': 'TOO_LARGE',
-    'e7': 'INVAL', 'e8': 'INVAL', 'e9': 'INVAL', 'e10': 'INVAL'}"
+    'e7': 'INVAL', 'e8': 'INVAL', 'e9': 'INVAL', 'e10': 'INVAL',
+    'e11': 'INVAL', 'e12': 'INVAL', 'e13': 'INVAL'}"
 lines "the unknown field is named" "any('tempreture' in x['error']['message']
     for x in o if 'error' in x)"
-has "summary" "$ERR" "18 requests in"
+has "summary" "$ERR" "23 requests in"
 if python3 -c 'import json, sys
 names = {e["name"] for e in json.load(open(sys.argv[1]))["traceEvents"]}
 assert names >= {"plan", "upload", "kernels", "wait", "sample", "commit"}' \
