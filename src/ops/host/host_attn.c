@@ -81,6 +81,27 @@ const folio_host_attn_set *folio_host_attn_set_at(int i)
     return i >= 0 && i < n ? sets[i] : NULL;
 }
 
+/* Asks for the keys and values key..end-1, which the next tile holds: blocks
+ * lie anywhere, so the processor cannot guess where reading goes on. */
+static void expect_tile(const attn_job *job, const int32_t *table, int32_t kvh,
+                        int32_t key, int32_t end)
+{
+    const folio_kv_ref *kv = &job->a->kv;
+    size_t bytes = (size_t)kv->block_size * (size_t)kv->head_dim *
+                   (kv->type == FOLIO_KV_F16 ? 2 : 4);
+    if (kv->block_size > KEYS)
+        return; /* its parts follow one another */
+    for (; key < end; key += kv->block_size) {
+        int32_t blk = table[key / kv->block_size];
+        const uint8_t *k = folio_attn_host_tile(kv, &kv->k, blk, kvh);
+        const uint8_t *v = folio_attn_host_tile(kv, &kv->v, blk, kvh);
+        for (size_t i = 0; i < bytes; i += 64) {
+            __builtin_prefetch(k + i);
+            __builtin_prefetch(v + i);
+        }
+    }
+}
+
 /* Keys and values key..end-1 of one tile into floats, block by block. */
 static void load_tile(const attn_job *job, row_tile *w, const int32_t *table,
                       int32_t kvh, int32_t base, int32_t key, int32_t end)
@@ -192,6 +213,8 @@ static void run_rows(const attn_job *job, row_tile *w, const int32_t *table,
     for (int32_t base = first / KEYS * KEYS; base < end; base += KEYS) {
         load_tile(job, w, table, kvh, base, FOLIO_MAX(base, first),
                   FOLIO_MIN(base + KEYS, end));
+        expect_tile(job, table, kvh, base + KEYS,
+                    FOLIO_MIN(base + 2 * KEYS, end));
         walk_tile(job, w, base);
     }
     for (int32_t r = 0; r < w->n; r++)
@@ -285,11 +308,14 @@ void folio_host_attn_run(const folio_host_attn_set *set,
     job.v_order =
         (host_attn_order){kv->block_size, kv->head_dim, l->xv, l->yv, half};
     int32_t n_tok = job.q_start[a->work.n_seq];
-    /* As many tokens per item as share a tile, but items for all threads. */
+    /* As many tokens per item as share a tile, but two items a thread; of equal
+     * size, so that no thread waits for another. */
     int64_t fair = (int64_t)n_tok * kv->kv_heads /
-                   (4 * (int64_t)folio_thread_pool_size(threads));
+                   (2 * (int64_t)folio_thread_pool_size(threads));
     int64_t share = FOLIO_MAX(ROWS / job.group, 1);
-    job.tok_step = (int32_t)FOLIO_MAX(FOLIO_MIN(share, fair), 1);
+    int64_t most = FOLIO_MAX(FOLIO_MIN(share, fair), 1);
+    int64_t n_steps = FOLIO_MAX(folio_div_up(n_tok, most), 1);
+    job.tok_step = (int32_t)FOLIO_MAX(folio_div_up(n_tok, n_steps), 1);
     job.n_steps = (int32_t)folio_div_up(n_tok, job.tok_step);
     folio_parallel_for(threads, (int64_t)job.n_steps * kv->kv_heads, 1,
                        run_items, &job);
