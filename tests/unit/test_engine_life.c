@@ -571,9 +571,13 @@ Test(engine_life, a_shared_beginning_is_computed_once)
 {
     enum { N = 32, SHARED = 512, OWN = 16 };
     static int32_t prompt[SHARED + OWN];
-    b.p.max_seqs = 8;
+    /* Places, budget and blocks enough to compute all of it 32 times over in
+     * the first step: nothing but the wait for what another one computes keeps
+     * anybody from it. */
+    b.p.max_seqs = N;
     b.p.block_size = 16;
-    b.p.n_blocks = 400;
+    b.p.n_blocks = N * (SHARED + OWN + 16) / 16;
+    b.p.budget = N * (SHARED + OWN);
     eng_open(&b);
     for (int i = 0; i < SHARED; i++)
         prompt[i] = (3 * i + i / 7) % TINY_VOCAB;
