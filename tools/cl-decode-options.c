@@ -211,6 +211,22 @@ static void print_help(void)
          "device on stderr\n");
     tool_print_options(table, N_OPTIONS);
     puts(
+        "\nA line of --requests is a JSON object with prompt or prompt_ids "
+        "and, if wanted: id, n_predict\n(default: until an end token or the "
+        "context is full), n (1), temperature, top_k, top_p, min_p,\nseed (a "
+        "string of digits above 2^63 - 1), typical_p, repetition_penalty, "
+        "penalty_last_n,\npresence_penalty, frequency_penalty, dry_multiplier, "
+        "dry_base, dry_allowed_length, dry_last_n,\ndry_breakers, logit_bias "
+        "({\"id\": number}), banned, stop (string or list), stop_ids, "
+        "ignore_eos,\nmin_new_tokens, logprobs (0 to 20), prompt_logprobs "
+        "(true), echo (true: the prompt's ids come\nback as prompt_ids), "
+        "priority (0 to 7), salt, arrive_ms, cancel_ms, deadline_ms. Options "
+        "of the\nsame names are the defaults. A line of answer has id, "
+        "completion, ids, text, finish, queue_s,\nprefill_s, decode_s, "
+        "preemptions, cached_tokens and, where it applies, stop, logprobs,\n"
+        "prompt_logprobs, prompt_ids, error; one that cannot be run has id and "
+        "error. README has more.");
+    puts(
         "\nCtrl-C ends the answer where it is; a second one ends the program "
         "at "
         "once. With --json,\nCtrl-C while the prompt or the answer is computed "

@@ -9,6 +9,17 @@ refused "prompt as well" "--requests" --requests x -p a
 refused "pace" "--pace" --requests x --pace 1
 refused "max-tok" "--budget" --requests x --max-tok 4
 refused "budget below max-seqs" "--budget" --requests x --budget 4 --max-seqs 5
+# Every field that is taken is told to the user, in both places.
+run --help
+names=$(sed -n '/^} fields\[\] = {/,/^};/p; /^static const struct {/,/^};/p' \
+    "$HERE/../../tools/cl-decode-line.c" |
+    sed -n 's/^    {"\([a-z_]*\)", F_.*/\1/p' | sort -u)
+is "fields known" "$([ "$(wc -w <<<"$names")" -gt 30 ] && echo many)" many
+for name in $names; do
+    grep -qw -- "$name" "$OUT" || fail "help" "lacks $name"
+    grep -q -- "\`$name\`" "$HERE/../../README.md" ||
+        fail "README" "lacks $name"
+done
 need_model
 fails "no such folder of the trace" IO -m "$MODEL" --device host \
     --requests "$T/none" --trace-file "$T/nonexist/x"
