@@ -90,6 +90,30 @@ static folio_status from_memory(folio_engine *e, const folio_runner_params *r,
     return FOLIO_OK;
 }
 
+/* Before anything of it is filled: a host that promises more memory than it has
+ * takes it back by ending processes. */
+static folio_status check_pool(const folio_engine *e, int64_t n)
+{
+    folio_device_info info = {.size = sizeof info};
+    const uint64_t pool = (uint64_t)n * block_bytes(e);
+    const uint64_t live = folio_device_live_bytes(e->model->dev);
+    folio_device_get_info(e->model->dev, &info);
+    if (e->p.watermark_blocks >= n)
+        return folio_fail(&e->log, FOLIO_E_INVAL,
+                          "folio_engine_params.watermark_blocks is %d, it must "
+                          "be less than the %lld blocks of the pool",
+                          e->p.watermark_blocks, (long long)n);
+    if (info.global_bytes == 0 ||
+        (live <= info.global_bytes && pool <= info.global_bytes - live))
+        return FOLIO_OK;
+    return folio_fail(&e->log, FOLIO_E_TOO_LARGE,
+                      "engine: a pool of %lld blocks of %d tokens needs %.1f "
+                      "MiB, device %s has %.1f MiB, of which %.1f MiB are "
+                      "taken",
+                      (long long)n, e->p.block_size, mib(pool), info.name,
+                      mib(info.global_bytes), mib(live));
+}
+
 folio_status folio_pool_size(folio_engine *e, folio_runner_params *r)
 {
     folio_engine_params *p = &e->p;
@@ -138,6 +162,7 @@ folio_status folio_pool_size(folio_engine *e, folio_runner_params *r)
         if (n * p->block_size < r->max_ctx)
             return too_small(e, n, e->max_len, why);
     }
+    FOLIO_RETURN_IF(check_pool(e, n));
     p->n_blocks = (int32_t)n;
     p->max_ctx = e->max_len;
     r->n_blocks = p->n_blocks;
