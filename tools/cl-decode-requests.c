@@ -260,6 +260,9 @@ static folio_status print_end(run *r, request_line *l, const completion *c,
         tool_json_num((double)ev->prefill_ns * 1e-9), "decode_s",
         tool_json_num((double)ev->decode_ns * 1e-9), "preemptions",
         (int)ev->n_preempt, "cached_tokens", (int)ev->n_cached);
+    /* What the library said in this step. */
+    const char *why =
+        r->a->tlog.error[0] ? r->a->tlog.error : folio_status_text(ev->status);
     if (j && c->scores)
         json_object_set(j, "logprobs", c->scores);
     if (j && l->prompt_scores)
@@ -271,9 +274,9 @@ static folio_status print_end(run *r, request_line *l, const completion *c,
         json_object_set_new(j, "stop", json_integer(ev->stop));
     if (j && ev->reason == FOLIO_REASON_ERROR)
         json_object_set_new(j, "error",
-                            json_pack("{s:s,s:s}", "code",
+                            json_pack("{s:s,s:o}", "code",
                                       folio_status_name(ev->status), "message",
-                                      folio_status_text(ev->status)));
+                                      tool_json_text(why, strlen(why))));
     return print_json(r, j);
 }
 
@@ -389,6 +392,7 @@ static folio_status serve(run *r)
                 wait_for_arrival(r);
             continue;
         }
+        r->a->tlog.error[0] = '\0';
         st = folio_engine_step(r->e, ev, N_EVENTS, &n);
         for (size_t i = 0; st == FOLIO_OK && i < n; i++)
             st = take_event(r, &ev[i]);

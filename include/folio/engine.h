@@ -78,7 +78,8 @@ typedef struct folio_engine_params {
                              computed once */
     int32_t chunking;     /* default 1; 0: prompts are computed whole, whatever
                              the budget */
-    /* Blocks kept free when a request is admitted. -1 (default): by share. */
+    /* Blocks kept free when a request is admitted, less than the pool has. -1
+     * (default): by share. */
     int32_t watermark_blocks;
     double watermark_share; /* of the pool, [0, 1), truncated; default .01 */
     int32_t age_steps;      /* a waiting request counts as one class higher for
@@ -100,7 +101,7 @@ typedef struct folio_engine_params {
                       submit. Must live as long as the engine */
 } folio_engine_params;
 
-/* Fills *p with the defaults above. Any thread. */
+/* Fills *p with the defaults above; NULL: nothing happens. Any thread. */
 FOLIO_API void folio_engine_params_default(folio_engine_params *p);
 
 /* Opens an engine: chooses variants, allocates and fills the KV pool and all
@@ -112,8 +113,9 @@ FOLIO_API void folio_engine_params_default(folio_engine_params *p);
  * p    [in] copied; NULL: the defaults
  * out  [out] the caller's, closed with folio_engine_close
  * Returns OK; INVAL naming the field; UNSUPPORTED; TOO_LARGE with both numbers:
- * max_ctx above the trained length, or a pool that cannot hold one text of
- * max_ctx; NOMEM; BUILD; DEVICE. */
+ * max_ctx above the trained length, a pool that cannot hold one text of
+ * max_ctx, or one that the device's (the host's) memory cannot hold; NOMEM;
+ * BUILD; DEVICE. */
 FOLIO_API FOLIO_NODISCARD folio_status
 folio_engine_open(folio_model *m, const folio_tokenizer *tok,
                   const folio_engine_params *p, folio_engine **out);
@@ -131,7 +133,8 @@ typedef struct folio_engine_info {
     const char *arithmetic; /* as in folio_runner_info */
 } folio_engine_info;
 
-/* What was chosen at open. Never fails. Any thread. */
+/* What was chosen at open. Never fails: info NULL does nothing, e NULL gives
+ * zeros. Any thread. */
 FOLIO_API void folio_engine_get_info(const folio_engine *e,
                                      folio_engine_info *info);
 
@@ -155,7 +158,10 @@ typedef struct folio_logits_row {
 #define FOLIO_LOGITS_DRAW (-1) /* draw from row->logits */
 
 /* Returns FOLIO_LOGITS_DRAW (bias, penalties and filters then follow), or the
- * id that comes next; any other number ends the completion with INTERNAL.
+ * id that comes next; any other number, and a row that it leaves without an id
+ * to draw or with a NaN, ends the completion with INVAL. Log-probabilities that
+ * are asked for are those of the row as it left it. A row that the model made
+ * NaN ends the completion with INTERNAL, before anybody is asked.
  * Called on the owner's thread inside a step; must not call into the engine. */
 typedef int32_t (*folio_logits_fn)(void *user, folio_logits_row *row);
 
@@ -170,12 +176,14 @@ typedef struct folio_engine_request {
     int32_t n;       /* completions, >= 1; default 1. They share the prompt's
                         blocks and differ by their number in the draws */
     folio_sample_params sample; /* default: as folio_sample_params_default, but
-                                   temperature 0 */
+                                   temperature 0. Biases of an id add up to at
+                                   most 3e38. min_new_tokens holds ids back
+                                   that end an answer, not stop strings */
     /* These ids end an answer, and so do the tokenizer's end-of-generation ids
      * unless ignore_eos. The id is the answer's last one and has no text. */
-    const int32_t *stop_ids; /* [n_stop_ids] */
+    const int32_t *stop_ids; /* [n_stop_ids] of the vocabulary */
     int32_t n_stop_ids;      /* default 0 */
-    int32_t ignore_eos;      /* default 0 */
+    int32_t ignore_eos;      /* 0 (default) or 1 */
     int32_t priority;        /* 0 (default) .. 7, 7 is served first */
     uint64_t deadline_ns;    /* from submit on; then it ends with DEADLINE. 0
                                 (default): none */
@@ -200,16 +208,17 @@ typedef struct folio_engine_request {
     uint32_t decode_flags; /* FOLIO_DECODE_*; default FOLIO_DECODE_SPECIAL */
 } folio_engine_request;
 
-/* Fills *r with the defaults above. Any thread. */
+/* Fills *r with the defaults above; NULL: nothing happens. Any thread. */
 FOLIO_API void folio_engine_request_default(folio_engine_request *r);
 
 /* Puts a request into the queue of its class; the next step sees it.
  * r   [in] copied
  * id  [out] its name, never 0
- * Returns OK; INVAL or RANGE naming the field; TOO_LARGE with both numbers:
- * prompt + max_new above max_ctx, or more blocks than the pool has; FULL (not
- * logged): max_seqs + max_waiting completions are in flight, try after a step;
- * NOMEM; DEVICE, INTERNAL or STUCK once the engine failed. Any thread. */
+ * Returns OK; INVAL or RANGE naming the field, all ids banned included;
+ * TOO_LARGE with both numbers: prompt + max_new above max_ctx, or more blocks
+ * than the pool has; FULL (not logged): max_seqs + max_waiting completions are
+ * in flight, try after a step; NOMEM; DEVICE, INTERNAL or STUCK once the engine
+ * failed. Any thread. */
 FOLIO_API FOLIO_NODISCARD folio_status folio_engine_submit(
     folio_engine *e, const folio_engine_request *r, uint64_t *id);
 
@@ -321,7 +330,7 @@ typedef struct folio_engine_stats {
     folio_status failed; /* OK while the engine works */
 } folio_engine_stats;
 
-/* Never fails. Any thread. */
+/* Never fails: out NULL does nothing, e NULL gives zeros. Any thread. */
 FOLIO_API void folio_engine_get_stats(const folio_engine *e,
                                       folio_engine_stats *out);
 

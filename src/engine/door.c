@@ -163,9 +163,17 @@ bool folio_engine_is_idle(const folio_engine *e)
 
 void folio_engine_get_stats(const folio_engine *e, folio_engine_stats *out)
 {
+    folio_engine_stats s = {0};
+    if (!out)
+        return;
+    if (!e) {
+        s.size = FOLIO_MIN(out->size, sizeof s);
+        memcpy(out, &s, s.size);
+        return;
+    }
     folio_door *d = &((folio_engine *)e)->door;
     pthread_mutex_lock(&d->lock);
-    folio_engine_stats s = d->stats;
+    s = d->stats;
     s.size = FOLIO_MIN(out->size, sizeof s);
     s.submitted = d->submitted;
     s.n_in_flight = d->n_in_flight;

@@ -70,7 +70,21 @@ static folio_status take_row(const folio_engine *e, folio_answer *a,
 
 /* ---- whole rows ---------------------------------------------------------- */
 
-/* INTERNAL ends its completion. */
+/* What the model computed, before a callback sees it: INTERNAL for a row that
+ * nobody may draw from, whoever would choose the id. */
+static folio_status check_logits(const folio_engine *e, const folio_job *job,
+                                 const float *logits)
+{
+    for (int32_t i = 0; i < e->n_ids; i++)
+        if (!(logits[i] < INFINITY))
+            return folio_fail(&e->log, FOLIO_E_INTERNAL,
+                              "request %llu: the logit of id %d is %g",
+                              (unsigned long long)job->id, i,
+                              (double)logits[i]);
+    return FOLIO_OK;
+}
+
+/* Whatever fails ends its completion: INVAL where its callback is to blame. */
 static folio_status draw_row(folio_engine *e, folio_answer *a,
                              const folio_step_row *at, float *logits,
                              int32_t *id)
@@ -87,6 +101,7 @@ static folio_status draw_row(folio_engine *e, folio_answer *a,
                                  .n_tok = row.n_tok,
                                  .logits = logits,
                                  .n_vocab = row.n_vocab};
+        FOLIO_RETURN_IF(check_logits(e, job, logits));
         *id = job->logits(job->logits_user, &seen);
         if (*id >= 0 && *id < e->n_ids)
             return job->logprobs < 0
@@ -94,14 +109,17 @@ static folio_status draw_row(folio_engine *e, folio_answer *a,
                        : folio_sampler_score(e->sampler, logits, e->n_ids, *id,
                                              job->logprobs, res);
         if (*id != FOLIO_LOGITS_DRAW)
-            return folio_fail(&e->log, FOLIO_E_INTERNAL,
+            return folio_fail(&e->log, FOLIO_E_INVAL,
                               "request %llu: its logits callback chose id %d "
                               "of %d",
                               (unsigned long long)job->id, *id, e->n_ids);
     }
-    FOLIO_RETURN_IF(folio_sampler_run(e->sampler, &job->sample, &row, res));
-    *id = res->id;
-    return FOLIO_OK;
+    const folio_status st =
+        folio_sampler_run(e->sampler, &job->sample, &row, res);
+    if (st == FOLIO_OK)
+        *id = res->id;
+    /* The row was sound, and so are the request's own bans and biases. */
+    return st == FOLIO_E_INTERNAL && job->logits ? FOLIO_E_INVAL : st;
 }
 
 /* ---- prompts ------------------------------------------------------------- */
@@ -182,7 +200,8 @@ folio_status folio_engine_draw(folio_engine *e, const folio_flight *f)
                                     ? draw_row(e, a, row, logits, &e->next[k])
                                     : take_row(e, a, &d, i, &e->next[k]);
         if (st != FOLIO_OK)
-            e->verdict[k] = FOLIO_VERDICT_ERROR;
+            e->verdict[k] = st == FOLIO_E_INVAL ? FOLIO_VERDICT_REFUSED
+                                                : FOLIO_VERDICT_ERROR;
     }
     report_scores(e, step);
     return FOLIO_OK;

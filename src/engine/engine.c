@@ -11,6 +11,8 @@
 
 void folio_engine_params_default(folio_engine_params *p)
 {
+    if (!p)
+        return;
     *p = (folio_engine_params){.size = sizeof *p,
                                .max_seqs = 8,
                                .block_size = 16,
@@ -268,6 +270,14 @@ void folio_engine_close(folio_engine **pe)
 void folio_engine_get_info(const folio_engine *e, folio_engine_info *info)
 {
     folio_runner_info r = {.size = sizeof r};
+    if (!info)
+        return;
+    if (!e) {
+        const folio_engine_info none = {.size =
+                                            FOLIO_MIN(info->size, sizeof none)};
+        memcpy(info, &none, none.size);
+        return;
+    }
     folio_runner_get_info(e->runner, &r);
     folio_engine_info i = {
         .size = FOLIO_MIN(info->size, sizeof i),

@@ -11,6 +11,8 @@
 
 void folio_engine_request_default(folio_engine_request *r)
 {
+    if (!r)
+        return;
     *r = (folio_engine_request){.size = sizeof *r,
                                 .max_new = 16,
                                 .n = 1,
@@ -47,6 +49,16 @@ static folio_status check_fields(const folio_engine *e,
         return folio_fail(log, FOLIO_E_INVAL,
                           "request: stop_ids is %s for n_stop_ids %d",
                           r->stop_ids ? "given" : "NULL", r->n_stop_ids);
+    for (int32_t i = 0; i < r->n_stop_ids; i++)
+        if (r->stop_ids[i] < 0 || r->stop_ids[i] >= e->n_ids)
+            return folio_fail(log, FOLIO_E_RANGE,
+                              "request: stop_ids[%d] is %d, the vocabulary has "
+                              "%d ids",
+                              i, r->stop_ids[i], e->n_ids);
+    if (r->ignore_eos < 0 || r->ignore_eos > 1)
+        return folio_fail(log, FOLIO_E_INVAL,
+                          "request: ignore_eos is %d, not 0 or 1",
+                          r->ignore_eos);
     if (r->priority < 0 || r->priority > FOLIO_PRIORITY_LAST)
         return folio_fail(log, FOLIO_E_INVAL,
                           "request: priority is %d, it must be in 0..%d",

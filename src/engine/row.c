@@ -12,6 +12,9 @@
 /* ---- what a request brings ------------------------------------------------
  */
 
+/* What a logit can be lifted by and stay finite. */
+#define BIAS_MAX ((double)3e38f)
+
 /* One change of a logit, before they are in the order that the op wants. */
 typedef struct change {
     int32_t id, order; /* order -1: a ban, which goes before all else */
@@ -35,6 +38,33 @@ static int32_t add_bans(change *to, int32_t n, const int32_t *ids,
     return n;
 }
 
+/* Biases that no logit survives, and bans that leave no id, of changes in the
+ * order that make_edits left them in. */
+static folio_status check_changes(const folio_engine *e, const change *all,
+                                  int32_t n, const char *with)
+{
+    int32_t n_banned = 0;
+    for (int32_t i = 0; i < n;) {
+        const int32_t id = all[i].id;
+        bool banned = false;
+        double sum = 0;
+        for (; i < n && all[i].id == id; i++) {
+            banned = banned || all[i].bias == -INFINITY;
+            sum += banned ? 0 : (double)all[i].bias;
+        }
+        n_banned += banned;
+        if (!banned && fabs(sum) > BIAS_MAX)
+            return folio_fail(&e->log, FOLIO_E_RANGE,
+                              "request: logit_bias of id %d adds up to %g, at "
+                              "most %g is allowed",
+                              id, sum, BIAS_MAX);
+    }
+    if (n_banned == e->n_ids)
+        return folio_fail(&e->log, FOLIO_E_INVAL,
+                          "request: all %d ids are banned%s", e->n_ids, with);
+    return FOLIO_OK;
+}
+
 /* Pairs of an id adjacent, in their order; of a banned id its ban alone. */
 static int32_t make_edits(change *all, int32_t n, int32_t *pairs)
 {
@@ -55,6 +85,7 @@ static folio_status open_edits(const folio_engine *e, folio_job *job)
     const folio_sample_params *s = &job->sample;
     const int32_t n_stop = s->min_new_tokens > 0 ? job->req.n_stop_ids : 0;
     const size_t n = (size_t)s->n_logit_bias + (size_t)s->n_banned;
+    folio_status st = FOLIO_OK;
     if (n + (size_t)n_stop == 0)
         return FOLIO_OK;
     change *all = folio_calloc(n + (size_t)n_stop, sizeof *all);
@@ -65,20 +96,23 @@ static folio_status open_edits(const folio_engine *e, folio_job *job)
         return FOLIO_E_NOMEM;
     }
     job->edits_short = job->edits + 2 * n;
-    for (int round = 0; round < 2; round++) {
+    for (int round = 0; round < 2 && st == FOLIO_OK; round++) {
         int32_t k = 0;
         for (int32_t i = 0; i < s->n_logit_bias; i++)
             all[k++] = (change){s->logit_bias[i].id, i, s->logit_bias[i].bias};
         k = add_bans(all, k, s->banned, s->n_banned, e->n_ids);
         if (round == 0) {
             job->n_edits = make_edits(all, k, job->edits);
+            st = check_changes(e, all, k, "");
         } else {
             k = add_bans(all, k, job->req.stop_ids, n_stop, e->n_ids);
             job->n_edits_short = make_edits(all, k, job->edits_short);
+            st = check_changes(e, all, k,
+                               ", those that end the answer by min_new_tokens");
         }
     }
     free(all);
-    return FOLIO_OK;
+    return st;
 }
 
 folio_status folio_row_open(const folio_engine *e, folio_job *job)

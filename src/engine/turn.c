@@ -159,7 +159,7 @@ static folio_status read_text(folio_engine *e, const folio_step *step)
         const folio_step_row *row = &step->seq[step->row_seq[i]];
         const folio_request *r = row->req;
         bool stop = false;
-        if (e->verdict[i] == FOLIO_VERDICT_ERROR || !folio_row_counts(row))
+        if (e->verdict[i] != FOLIO_VERDICT_NONE || !folio_row_counts(row))
             continue;
         FOLIO_RETURN_IF(
             folio_answer_push(folio_answer_of(r), e->next[i], &stop));

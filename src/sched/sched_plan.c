@@ -413,8 +413,10 @@ static folio_status settle_row(folio_sched *s, const folio_step_row *row,
     r->n_ahead--;
     if (r->state != FOLIO_REQUEST_RUNNING)
         return FOLIO_OK;
-    if (verdict == FOLIO_VERDICT_ERROR) {
-        folio_sched_finish(s, r, FOLIO_FINISH_ERROR, FOLIO_E_INTERNAL);
+    if (verdict == FOLIO_VERDICT_ERROR || verdict == FOLIO_VERDICT_REFUSED) {
+        folio_sched_finish(s, r, FOLIO_FINISH_ERROR,
+                           verdict == FOLIO_VERDICT_ERROR ? FOLIO_E_INTERNAL
+                                                          : FOLIO_E_INVAL);
         return FOLIO_OK;
     }
     FOLIO_RETURN_IF(

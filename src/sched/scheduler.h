@@ -110,7 +110,8 @@ int32_t folio_sched_n_decoding(const folio_sched *s);
 typedef enum folio_verdict {
     FOLIO_VERDICT_NONE = 0, /* the token stands; stop ids and budget decide */
     FOLIO_VERDICT_STOP,     /* it stands and is the last: a stop string */
-    FOLIO_VERDICT_ERROR     /* there is no token: the request ends, INTERNAL */
+    FOLIO_VERDICT_ERROR,    /* there is no token: the request ends, INTERNAL */
+    FOLIO_VERDICT_REFUSED   /* the same, by its caller's fault: INVAL */
 } folio_verdict;
 
 /* Takes the tokens of the oldest step under way, next [step->n_rows]. verdict

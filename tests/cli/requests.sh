@@ -160,10 +160,17 @@ cat >"$T/s" <<'R'
 {"id": "e7", "prompt": "x", "repetition_penalty": 0}
 {"id": "e8", "prompt": "x", "ignore_eos": 1}
 {"id": "e9", "prompt": "x", "echo": "yes"}
+{"id": "e10", "prompt": "x", "banned": [ALL]}
 R
+python3 -c 'import sys
+text = open(sys.argv[1]).read()
+open(sys.argv[1], "w").write(text.replace("ALL", str(list(range(49152)))[1:-1]))
+' "$T/s"
 host --requests "$T/s" --audit
 lines "every field is honoured or refused" "set(bad) == {'e%d' % i for i in
-    range(1, 10)} and set(bad.values()) == {'INVAL'} and len(by) == 7"
+    range(1, 11)} and set(bad.values()) == {'INVAL'} and len(by) == 7"
+lines "all ids banned" "any('banned' in x['error']['message'] for x in o
+    if x['id'] == 'e10')"
 lines "logprobs" "[x['id'] for x in by['lp', 0]['logprobs']] == ${alone}[:6] and
     all(x['top'][0] == [x['id'], x['logprob']] and len(x['top']) == 3 and
         x['logprob'] < 0 for x in by['lp', 0]['logprobs'])"

@@ -254,10 +254,53 @@ Test(engine_fail, nans_end_their_own_request)
                          a->n);
             cr_assert_eq(a->end.reason,
                          i == 1 ? FOLIO_REASON_ERROR : FOLIO_REASON_LENGTH);
-            cr_assert_eq(a->end.status, i == 1 ? FOLIO_E_INTERNAL : FOLIO_OK);
+            const folio_status bad =
+                way % 3 == 2 ? FOLIO_E_INVAL : FOLIO_E_INTERNAL;
+            cr_assert_eq(a->end.status, i == 1 ? bad : FOLIO_OK);
         }
         eng_at_rest(&b);
     }
+}
+
+static folio_status nan_read_rows(folio_runner *r, int32_t first, int32_t n,
+                                  float *out)
+{
+    FOLIO_RETURN_IF(folio_runner_read_rows(r, first, n, out));
+    if (fault.at++ == 2)
+        out[7] = NAN;
+    return FOLIO_OK;
+}
+
+static int32_t choose_three(void *user, folio_logits_row *row)
+{
+    ++*(int *)user;
+    (void)row;
+    return 3;
+}
+
+/* Whoever chooses the id: a NaN of the model is nothing to choose from. */
+Test(engine_fail, a_callback_that_chooses_is_not_asked_of_nans)
+{
+    folio_engine_request r;
+    int asked = 0;
+    eng_open(&b);
+    folio_engine_request_default(&r);
+    r.prompt = some;
+    r.n_prompt = 4;
+    r.max_new = 6;
+    r.ignore_eos = 1;
+    r.logits = choose_three;
+    r.logits_user = &asked;
+    fault.at = 0;
+    b.e->call.read_rows = nan_read_rows;
+    const uint64_t id = eng_submit_as(&b, &r);
+    eng_drain(&b, 20);
+    const eng_answer *a = eng_find(&b, id, 0);
+    cr_assert_eq(a->n, 2);
+    cr_assert_eq(asked, 2);
+    cr_assert_eq(a->end.status, FOLIO_E_INTERNAL);
+    cr_assert_not_null(strstr(b.tiny.ear.err, "id 7"), "%s", b.tiny.ear.err);
+    eng_at_rest(&b);
 }
 
 /* ---- memory -------------------------------------------------------------- */

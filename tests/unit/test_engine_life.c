@@ -301,6 +301,7 @@ Test(engine_life, bad_requests_are_refused_by_name)
         {"priority", AT(priority), -1},
         {"salt", AT(salt_bytes), 65},
         {"decode_flags", AT(decode_flags), 8},
+        {"ignore_eos", AT(ignore_eos), 7},
 #undef AT
     };
     uint64_t id = 77;
@@ -327,6 +328,14 @@ Test(engine_life, bad_requests_are_refused_by_name)
     r.n_prompt = 2;
     cr_assert_eq(folio_engine_submit(b.e, &r, &id), FOLIO_E_RANGE);
     r.prompt = some;
+    r.n_stop_ids = 1;
+    r.stop_ids = below;
+    cr_assert_eq(folio_engine_submit(b.e, &r, &id), FOLIO_E_RANGE);
+    r.n_stop_ids = 2;
+    r.stop_ids = beyond;
+    cr_assert_eq(folio_engine_submit(b.e, &r, &id), FOLIO_E_RANGE);
+    cr_assert_not_null(strstr(b.tiny.ear.err, "stop_ids[1]"));
+    r.n_stop_ids = 0;
     r.sample.temperature = -1.0f;
     cr_assert_eq(folio_engine_submit(b.e, &r, &id), FOLIO_E_INVAL);
     cr_assert_eq(folio_engine_submit(b.e, NULL, &id), FOLIO_E_INVAL);
@@ -334,6 +343,50 @@ Test(engine_life, bad_requests_are_refused_by_name)
     cr_assert_eq(id, 77);
     cr_assert(folio_engine_is_idle(b.e));
     cr_assert_eq(folio_engine_cancel(b.e, 1), FOLIO_E_NOT_FOUND);
+}
+
+/* What no draw could come of is said at the door, not by the step. */
+Test(engine_life, bans_and_biases_that_leave_nothing_are_refused)
+{
+    static int32_t all[TINY_VOCAB];
+    const folio_logit_bias sums[] = {{5, 3e38f}, {6, 1.0f}, {5, 3e38f}};
+    const folio_logit_bias last[] = {{63, -INFINITY}};
+    uint64_t id = 77;
+    eng_open(&b);
+    for (int32_t i = 0; i < TINY_VOCAB; i++)
+        all[i] = i;
+    folio_engine_request r;
+    folio_engine_request_default(&r);
+    r.prompt = some;
+    r.n_prompt = 4;
+    r.max_new = 2;
+    r.sample.banned = all;
+    r.sample.n_banned = TINY_VOCAB;
+    cr_assert_eq(folio_engine_submit(b.e, &r, &id), FOLIO_E_INVAL);
+    cr_assert_not_null(strstr(b.tiny.ear.err, "all 64 ids are banned"));
+    r.sample.n_banned = TINY_VOCAB - 1; /* and the last one by its bias */
+    r.sample.logit_bias = last;
+    r.sample.n_logit_bias = 1;
+    cr_assert_eq(folio_engine_submit(b.e, &r, &id), FOLIO_E_INVAL);
+    r.sample.n_logit_bias = 0; /* the last one ends the text */
+    r.sample.min_new_tokens = 1;
+    cr_assert_eq(folio_engine_submit(b.e, &r, &id), FOLIO_E_INVAL);
+    cr_assert_not_null(strstr(b.tiny.ear.err, "min_new_tokens"));
+    r.sample.min_new_tokens = 0;
+    const uint64_t one = eng_submit_as(&b, &r);
+    r.sample.n_banned = 0;
+    r.sample.logit_bias = sums;
+    r.sample.n_logit_bias = 3;
+    cr_assert_eq(folio_engine_submit(b.e, &r, &id), FOLIO_E_RANGE);
+    cr_assert_not_null(strstr(b.tiny.ear.err, "id 5"), "%s", b.tiny.ear.err);
+    r.sample.n_logit_bias = 2;
+    const uint64_t two = eng_submit_as(&b, &r);
+    cr_assert_eq(id, 77);
+    eng_drain(&b, 20);
+    expect_end(one, 0, FOLIO_REASON_STOP, FOLIO_OK);
+    cr_assert_eq(eng_find(&b, one, 0)->ids[0], 63);
+    expect_end(two, 0, FOLIO_REASON_LENGTH, FOLIO_OK);
+    cr_assert_eq(eng_find(&b, two, 0)->ids[0], 5);
 }
 
 /* ---- events -------------------------------------------------------------- */
@@ -496,7 +549,7 @@ Test(engine_life, a_callback_that_chooses_no_id_ends_its_own_request)
         const uint64_t id = eng_submit_as(&b, &r);
         const uint64_t other = eng_submit(&b, some, 4, 4);
         eng_drain(&b, 9);
-        expect_end(id, 0, FOLIO_REASON_ERROR, FOLIO_E_INTERNAL);
+        expect_end(id, 0, FOLIO_REASON_ERROR, FOLIO_E_INVAL);
         expect_end(other, 0, FOLIO_REASON_LENGTH, FOLIO_OK);
         eng_at_rest(&b);
     }

@@ -300,6 +300,43 @@ Test(engine_open, running_ahead_costs_one_launch)
     }
 }
 
+/* More than there is would be filled until somebody ends the process: refused
+ * while nothing is taken yet. */
+Test(engine_open, a_pool_beyond_the_memory_is_refused_before_it_is_filled)
+{
+    const uint64_t live = folio_device_live_bytes(b.dev);
+    const uint64_t real = b.dev->info.global_bytes;
+    b.p.n_blocks = 4096;
+    b.dev->info.global_bytes = live + 4096 * BLOCK_BYTES - 1;
+    refused(FOLIO_E_TOO_LARGE, "2.0 MiB");
+    cr_assert_eq(folio_device_live_bytes(b.dev), live);
+    b.p.n_blocks = 0;
+    b.p.kv_bytes = UINT64_C(4096) * BLOCK_BYTES;
+    refused(FOLIO_E_TOO_LARGE, "4096 blocks");
+    b.dev->info.global_bytes = real;
+    eng_open(&b);
+    cr_assert_eq(info().n_blocks, 4096);
+}
+
+Test(engine_open, figures_of_nothing)
+{
+    folio_engine_info i = {.size = sizeof i, .n_blocks = 7};
+    folio_engine_stats s = {.size = sizeof s, .steps = 7};
+    eng_open(&b);
+    folio_engine_params_default(NULL);
+    folio_engine_request_default(NULL);
+    folio_engine_get_info(b.e, NULL);
+    folio_engine_get_info(NULL, NULL);
+    folio_engine_get_stats(b.e, NULL);
+    folio_engine_get_stats(NULL, NULL);
+    folio_engine_get_info(NULL, &i);
+    folio_engine_get_stats(NULL, &s);
+    cr_assert_eq(i.n_blocks, 0);
+    cr_assert_eq(i.size, sizeof i);
+    cr_assert_eq(s.steps, 0);
+    cr_assert_eq(s.size, sizeof s);
+}
+
 /* ---- trace --------------------------------------------------------------- */
 
 Test(engine_open, the_trace_holds_the_newest_steps)
