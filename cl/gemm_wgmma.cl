@@ -321,8 +321,9 @@ __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void linear_wgmma(
             const uint a = base + s * STAGE_BYTES + half_of * (64 * 128);
             WGMMA_FENCE();
 #pragma unroll
-            for (int q = 0; q < 4; q++)
-                WGMMA(tile_desc(a + q * 32), tile_desc(b + q * 32));
+            for (int q = 0; q < 4 * NS; q++)
+                WGMMA(tile_desc(a + q / 4 * (BM * 128) + q % 4 * 32),
+                      tile_desc(b + q / 4 * B_TILE + q % 4 * 32));
             WGMMA_COMMIT();
             /* The step before is done: its stage is free. */
             WGMMA_WAIT(1);

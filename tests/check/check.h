@@ -325,7 +325,7 @@ ck_problem *ck_attn_moved(const ck_problem *p, ck_rng *r);
  */
 
 /* The most that one configuration may build from the covering list. */
-#define CK_MAX_PROGRAMS 320
+#define CK_MAX_PROGRAMS 480
 int ck_programs_count(void);
 /* From now on kernels are not built but written to `dir`. */
 void ck_programs_dump(const char *dir);
