@@ -105,8 +105,9 @@ typedef struct folio_engine_params {
 FOLIO_API void folio_engine_params_default(folio_engine_params *p);
 
 /* Opens an engine: chooses variants, allocates and fills the KV pool and all
- * scratch, and logs the plan of the pool in one INFO line. A step allocates
- * nothing and compiles nothing.
+ * scratch, and logs the plan of the pool in one INFO line. A step compiles
+ * nothing and allocates nothing, but that on OpenCL the memory for copies to
+ * and from the device grows with the largest copy so far.
  * m    [in] kept alive by the engine
  * tok  [in] kept alive by the engine; NULL: events carry no text, and nothing
  *           ends a text but its own stop ids

@@ -8,7 +8,8 @@
  * or folio_sched_rollback where computing failed. With run_ahead 1 the next
  * plan may come before the commit. Submit allocates; plan, commit and rollback
  * never do, and their work is of the order of the rows of the batch and the
- * tokens newly taken in, whatever the length of the texts.
+ * tokens newly taken in, whatever the length of the texts; but the cached
+ * blocks of a head that lacks room are looked up again by every plan.
  *
  * One thread at a time. Failures but FULL are logged once.
  *

@@ -82,6 +82,27 @@ SCENE(foreign_block)
     dry_audit(&b);
 }
 
+SCENE(foreign_block_in_a_table)
+{
+    int32_t n;
+    int32_t *blks =
+        (int32_t *)(uintptr_t)folio_block_table_blocks(b.s->table[1], &n);
+    const int32_t old = blks[n - 1];
+    blks[n - 1] = 4711;
+    FIRES(FOLIO_AUDIT_FOREIGN_BLOCK, "its block");
+    FIRES(FOLIO_AUDIT_FOREIGN_BLOCK, "4711");
+    blks[n - 1] = old;
+    dry_audit(&b);
+}
+
+SCENE(a_step_under_way)
+{
+    b.s->n_steps = 1;
+    ONLY(FOLIO_AUDIT_UNSETTLED, "1 steps are under way");
+    b.s->n_steps = 0;
+    dry_audit(&b);
+}
+
 SCENE(free_twice_and_one_missing)
 {
     int32_t n, *stack = stack_of(&b, &n);
