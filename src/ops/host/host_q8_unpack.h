@@ -142,12 +142,17 @@ static inline void load_quads(const uint8_t *p, size_t stride, uvec out[4])
     out[2] = (uvec)_mm256_unpacklo_epi64(b, d);
     out[3] = (uvec)_mm256_unpackhi_epi64(b, d);
 #else
+    /* Whole vectors at the end: compilers take one filled lane by lane for
+     * uninitialised. */
+    uint32_t lane[4][LANES];
     for (int r = 0; r < LANES; r++) {
         uint32_t row[4];
         memcpy(row, p + (size_t)r * stride, sizeof row);
         for (int j = 0; j < 4; j++)
-            out[j][r] = row[j];
+            lane[j][r] = row[j];
     }
+    for (int j = 0; j < 4; j++)
+        memcpy(&out[j], lane[j], sizeof out[j]);
 #endif
 }
 
