@@ -72,10 +72,11 @@ run_all()
             check "$2: what answer prints" grep -q "^ Paris" "$tmp/said"
         fi
         if [ "$name" = engine ]; then
-            check "$2: what engine prints" grep -q \
-                "^The capital of France is Paris" "$tmp/said"
-            check "$2: what engine prints, too" grep -q \
-                "^Gravity is a fundamental" "$tmp/said"
+            # One look: each check writes what it says over the last.
+            check "$2: what engine prints" awk \
+                '/^The capital of France is Paris/ { a = 1 }
+                 /^Gravity is a fundamental/ { b = 1 }
+                 END { exit !(a && b) }' "$tmp/said"
         fi
         if [ "$name" = paging ]; then
             check "$2: what paging prints" grep -qx \
