@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "ops/attn_host.h"
+#include "ops/host/host_cpu.h"
 #include "ops/variants.h"
 
 #define LOG2_E 1.44269504088896341f
@@ -45,36 +46,16 @@ typedef struct attn_job {
     host_attn_order k_order, v_order;
 } attn_job;
 
-/* F16C came before AVX2 and FMA in every processor that has them; not all
- * compilers know its name. */
-#ifdef FOLIO_HAVE_AVX2
-static bool cpu_has_avx2(void)
-{
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-}
-#endif
-
-#ifdef FOLIO_HAVE_AVX512
-static bool cpu_has_avx512(void)
-{
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-           __builtin_cpu_supports("avx512f") &&
-           __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl") &&
-           __builtin_cpu_supports("avx512dq");
-}
-#endif
-
 const folio_host_attn_set *folio_host_attn_set_at(int i)
 {
     const folio_host_attn_set *sets[3] = {0};
     int n = 0;
 #ifdef FOLIO_HAVE_AVX512
-    if (cpu_has_avx512())
+    if (folio_host_has_avx512())
         sets[n++] = &folio_host_attn_avx512;
 #endif
 #ifdef FOLIO_HAVE_AVX2
-    if (cpu_has_avx2())
+    if (folio_host_has_avx2())
         sets[n++] = &folio_host_attn_avx2;
 #endif
     sets[n++] = &folio_host_attn_base;

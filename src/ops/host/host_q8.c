@@ -3,40 +3,23 @@
  * here. */
 #include "ops/host/host_q8.h"
 
+#include "ops/host/host_cpu.h"
 #include "ops/variants.h"
 
 /* Values worth a thread's waking when tokens are quantised. */
 #define GRAIN 16384
 #define ALIGN 64
 
-#ifdef FOLIO_HAVE_AVX2
-static bool cpu_has_avx2(void)
-{
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-}
-#endif
-
-#ifdef FOLIO_HAVE_VNNI
-static bool cpu_has_vnni(void)
-{
-    return __builtin_cpu_supports("fma") && __builtin_cpu_supports("avx512f") &&
-           __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl") &&
-           __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("avx512vnni");
-}
-#endif
-
 const folio_host_q8_set *folio_host_q8_set_at(int i)
 {
     const folio_host_q8_set *sets[3] = {0};
     int n = 0;
 #ifdef FOLIO_HAVE_VNNI
-    if (cpu_has_vnni())
+    if (folio_host_has_vnni())
         sets[n++] = &folio_host_q8_vnni;
 #endif
 #ifdef FOLIO_HAVE_AVX2
-    if (cpu_has_avx2())
+    if (folio_host_has_avx2())
         sets[n++] = &folio_host_q8_avx2;
 #endif
     sets[n++] = &folio_host_q8_base;
