@@ -99,13 +99,10 @@ static folio_status run_item(folio_op *op, folio_queue *q, const void *args)
 static folio_status open_cpu(folio_op *op, const void *args)
 {
     const folio_attn_args *a = args;
-    folio_device_info info = {.size = sizeof info};
     folio_cl_options o;
     folio_cl_attn_define(&o, op, a);
-    folio_device_get_info(op->dev, &info);
     op->geo[FOLIO_GEO_WG] = 1;
-    op->geo[FOLIO_GEO_UNITS] =
-        (int32_t)FOLIO_MIN(FOLIO_MAX(info.compute_units, 1u), 1u << 20);
+    op->geo[FOLIO_GEO_UNITS] = FOLIO_MIN(folio_cl_units(op->dev), 1 << 20);
     return folio_cl_kernel_open(op, FOLIO_ATTN_MAIN, "attn_cpu", &o,
                                 &op->geo[FOLIO_GEO_WG]);
 }
@@ -184,15 +181,12 @@ static folio_status plan_init(folio_op *op, const folio_attn_args *a,
                               int32_t groups_per_entry,
                               folio_attn_plan_params *p)
 {
-    folio_device_info info = {.size = sizeof info};
-    folio_device_get_info(op->dev, &info);
     int32_t bs = a->kv.block_size;
     size_t room = FOLIO_MIN(SCRATCH_MAX, folio_device_max_alloc(op->dev));
     int64_t most = (int64_t)(room / partial_bytes(a));
     if (a->work.n_partials > 0)
         most = FOLIO_MIN(most, a->work.n_partials);
-    int64_t target =
-        (int64_t)FOLIO_MAX(info.compute_units, 1u) * GROUPS_PER_UNIT;
+    int64_t target = (int64_t)folio_cl_units(op->dev) * GROUPS_PER_UNIT;
     *p = (folio_attn_plan_params){.block_size = bs,
                                   .window = a->window,
                                   .min_chunk = 128,

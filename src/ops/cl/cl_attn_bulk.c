@@ -45,11 +45,9 @@ static size_t shape_local(const folio_attn_args *a, const bulk_shape *s,
 static int32_t count_groups(const folio_device *dev, const folio_op_params *prm,
                             bool emulated, int32_t per_unit)
 {
-    folio_device_info info = {.size = sizeof info};
-    folio_device_get_info(dev, &info);
-    const int64_t units = FOLIO_MIN(FOLIO_MAX(info.compute_units, 1u), 4096u);
+    const int32_t units = FOLIO_MIN(folio_cl_units(dev), 4096);
     const int32_t groups =
-        folio_cl_tuned(prm, "GROUPS", emulated ? 7 : (int32_t)units * per_unit);
+        folio_cl_tuned(prm, "GROUPS", emulated ? 7 : units * per_unit);
     return FOLIO_MAX(groups, 1);
 }
 
@@ -63,6 +61,7 @@ static bool shape_bulk(const folio_device *dev, const folio_op_params *prm,
     const uint64_t room =
         emulated ? info.local_bytes : FOLIO_MAX(info.local_bytes, LOCAL_MOST);
     const int32_t group = a->heads / a->kv.kv_heads;
+    const int32_t most = count_groups(dev, prm, emulated, MAX_PER_UNIT);
     s->lanes = emulated ? 1 : WARP;
     s->eights = group > 8 && a->kv.head_dim <= 128 ? MAX_EIGHTS : 1;
     for (int32_t warps = emulated ? 2 : 8; warps >= 1; warps /= 2) {
@@ -72,8 +71,7 @@ static bool shape_bulk(const folio_device *dev, const folio_op_params *prm,
         s->slots = folio_cl_tuned(prm, "SLOTS", s->slots);
         s->warps = FOLIO_MAX(s->warps, 1);
         s->slots = FOLIO_MAX(s->slots, 1);
-        const size_t local =
-            shape_local(a, s, count_groups(dev, prm, emulated, MAX_PER_UNIT));
+        const size_t local = shape_local(a, s, most);
         if (local > room ||
             (uint64_t)s->warps * (uint64_t)s->lanes > info.max_work_group)
             continue;

@@ -112,13 +112,6 @@ static int32_t most_toks(const folio_device *dev, int32_t dim, int32_t wg)
     return most;
 }
 
-static int32_t compute_units(const folio_device *dev)
-{
-    folio_device_info info = {.size = sizeof info};
-    folio_device_get_info(dev, &info);
-    return info.compute_units > 0 ? (int32_t)info.compute_units : 1;
-}
-
 /* Whether it reads packed weights, and with x rounded to 8 bits. */
 static bool is_gemv(const folio_variant *var)
 {
@@ -196,7 +189,7 @@ static folio_status open_gemv(folio_op *op, const fused_shape *s,
     const char *name = op->var->name;
     const bool i8 = is_i8(op->var);
     const int32_t least = folio_gemv_least_lanes(w);
-    const int32_t units = compute_units(op->dev);
+    const int32_t units = folio_cl_units(op->dev);
     int32_t lanes = s->tiles < 2 * (int64_t)units ? 512 : 256;
     if (folio_device_caps(op->dev) & FOLIO_CAP_CPU)
         lanes = 32;
@@ -283,7 +276,7 @@ static folio_status open_steps(folio_op *op, const fused_shape *s,
  * computes the norm again. */
 static int32_t runs_for(const folio_op *op, int64_t groups)
 {
-    int64_t want = (int64_t)compute_units(op->dev) *
+    int64_t want = (int64_t)folio_cl_units(op->dev) *
                    folio_tuned(op->var->name, "GROUPS", 8);
     return (int32_t)FOLIO_MAX(groups / want, 1);
 }

@@ -23,9 +23,7 @@ enum { GEO_LANES, GEO_GROUPS = GEO_LANES + STEPS, GEO_ROUND };
 #define ROUND_KERNEL STEPS
 #define ROUND_GROUP  64
 
-typedef folio_gemv_shape gemv_shape;
-
-static int32_t piece_cols(folio_type type)
+int32_t folio_gemv_cols(folio_type type)
 {
     switch (type) {
     case FOLIO_TYPE_F16:
@@ -40,16 +38,9 @@ static int32_t piece_cols(folio_type type)
     }
 }
 
-static int32_t least_lanes(const folio_weight *w)
+int32_t folio_gemv_least_lanes(const folio_weight *w)
 {
     return w->packing == FOLIO_PACK_TILE16 ? 128 : 16;
-}
-
-static int32_t compute_units(const folio_device *dev)
-{
-    folio_device_info info = {.size = sizeof info};
-    folio_device_get_info(dev, &info);
-    return info.compute_units > 0 ? (int32_t)info.compute_units : 1;
 }
 
 /* What a work-group may use and still leave room for others beside it. */
@@ -63,7 +54,7 @@ static size_t local_bytes(const folio_device *dev)
 }
 
 /* Bytes of local memory that one token takes: x, as in gemv.clh, and sums. */
-static size_t token_bytes(const gemv_shape *s, bool i8)
+static size_t token_bytes(const folio_gemv_shape *s, bool i8)
 {
     size_t kc = (size_t)s->kc;
     size_t x = i8 ? kc + kc / 2 + kc / 4 : folio_align_up(kc, 64) * 4;
@@ -71,17 +62,18 @@ static size_t token_bytes(const gemv_shape *s, bool i8)
            s->more;
 }
 
-static bool in_local(const folio_device *dev, const gemv_shape *s, bool i8)
+static bool in_local(const folio_device *dev, const folio_gemv_shape *s,
+                     bool i8)
 {
     /* A little is left to the compiler. */
     return (size_t)s->toks * token_bytes(s, i8) + 64 <= local_bytes(dev);
 }
 
-static bool find_columns(const folio_device *dev, const folio_weight *w,
-                         bool i8, int32_t most, gemv_shape *s)
+bool folio_gemv_find_columns(const folio_device *dev, const folio_weight *w,
+                             bool i8, int32_t most, folio_gemv_shape *s)
 {
     for (; s->unroll >= 1; s->unroll /= 2) {
-        int32_t step = piece_cols(w->type) * (s->lanes / 16) * s->unroll;
+        int32_t step = folio_gemv_cols(w->type) * (s->lanes / 16) * s->unroll;
         int64_t all = folio_div_up(w->cols, step) * step;
         s->kc = (int32_t)FOLIO_MIN(all, FOLIO_MAX(most / step, 1) * step);
         while (s->kc > step && !in_local(dev, s, i8))
@@ -90,22 +82,6 @@ static bool find_columns(const folio_device *dev, const folio_weight *w,
             return true;
     }
     return false;
-}
-
-int32_t folio_gemv_cols(folio_type type)
-{
-    return piece_cols(type);
-}
-
-int32_t folio_gemv_least_lanes(const folio_weight *w)
-{
-    return least_lanes(w);
-}
-
-bool folio_gemv_find_columns(const folio_device *dev, const folio_weight *w,
-                             bool i8, int32_t most, folio_gemv_shape *s)
-{
-    return find_columns(dev, w, i8, most, s);
 }
 
 /* ---- fits ------------------------------------------------------------------
@@ -117,18 +93,20 @@ static const char *refuse(const folio_device *dev, const folio_op_params *prm,
     const folio_weight *w = a->w;
     if (w->packing == FOLIO_PACK_RAW)
         return "reads packed weights";
-    if (piece_cols(w->type) == 0)
+    if (folio_gemv_cols(w->type) == 0)
         return "does not read this type";
     if (i8 && w->type == FOLIO_TYPE_F16)
         return "for quantised weights";
     /* One variant serves every count where results may not depend on it. */
     if (a->n_tok > MOST_TOKS && !prm->deterministic)
         return "for 8 tokens or fewer";
-    if (folio_cl_work_group(dev, least_lanes(w)) < least_lanes(w))
+    if (folio_cl_work_group(dev, folio_gemv_least_lanes(w)) <
+        folio_gemv_least_lanes(w))
         return w->packing == FOLIO_PACK_TILE16 ? "needs work-groups of 128"
                                                : "needs work-groups of 16";
-    gemv_shape s = {.toks = MOST_TOKS, .lanes = least_lanes(w), .unroll = 1};
-    if (!find_columns(dev, w, i8, 1, &s))
+    folio_gemv_shape s = {
+        .toks = MOST_TOKS, .lanes = folio_gemv_least_lanes(w), .unroll = 1};
+    if (!folio_gemv_find_columns(dev, w, i8, 1, &s))
         return "needs more local memory";
     return NULL;
 }
@@ -156,10 +134,10 @@ static int32_t wish_lanes(const folio_op *op, const folio_weight *w)
     int64_t tiles = folio_div_up(w->rows, 16);
     if (folio_device_caps(op->dev) & FOLIO_CAP_CPU)
         lanes = 32;
-    else if (tiles < 2 * (int64_t)compute_units(op->dev))
+    else if (tiles < 2 * (int64_t)folio_cl_units(op->dev))
         lanes = 512;
-    lanes =
-        FOLIO_MAX(folio_tuned(op->var->name, "LANES", lanes), least_lanes(w));
+    lanes = FOLIO_MAX(folio_tuned(op->var->name, "LANES", lanes),
+                      folio_gemv_least_lanes(w));
     return folio_cl_work_group(op->dev, lanes);
 }
 
@@ -189,15 +167,16 @@ static folio_status open_round(folio_op *op, const folio_linear_args *a)
 static folio_status open_step(folio_op *op, const folio_weight *w, bool i8,
                               int i, int32_t *lanes)
 {
-    gemv_shape s = {.toks = step_toks[i], .lanes = *lanes};
+    folio_gemv_shape s = {.toks = step_toks[i], .lanes = *lanes};
     int32_t unroll = folio_tuned(op->var->name, "UNROLL", 4);
     folio_cl_options o;
     for (;;) {
         s.unroll = unroll;
-        if (find_columns(op->dev, w, i8, folio_tuned(op->var->name, "KC", 8192),
-                         &s))
+        if (folio_gemv_find_columns(op->dev, w, i8,
+                                    folio_tuned(op->var->name, "KC", 8192), &s))
             break;
-        if (s.lanes == least_lanes(w)) /* refuse() has seen this one fit */
+        if (s.lanes ==
+            folio_gemv_least_lanes(w)) /* refuse() has seen this one fit */
             return folio_fail(folio_device_log(op->dev), FOLIO_E_BUILD,
                               "%s: %zu bytes of local memory are too few",
                               op->var->name, local_bytes(op->dev));
@@ -231,11 +210,12 @@ static folio_status open_steps(folio_op *op, const folio_linear_args *a,
         int32_t items = lanes;
         folio_kernel_close(&op->kernel[i]);
         FOLIO_RETURN_IF(open_step(op, a->w, i8, i, &items));
-        if (items < least_lanes(a->w))
+        if (items < folio_gemv_least_lanes(a->w))
             return folio_fail(folio_device_log(op->dev), FOLIO_E_BUILD,
                               "%s: the kernel runs only %d work-items, it "
                               "needs %d",
-                              op->var->name, items, least_lanes(a->w));
+                              op->var->name, items,
+                              folio_gemv_least_lanes(a->w));
         op->geo[GEO_LANES + i] = items;
         if (op->prm.deterministic && items < lanes) {
             lanes = items;
@@ -248,7 +228,7 @@ static folio_status open_steps(folio_op *op, const folio_linear_args *a,
         FOLIO_RETURN_IF(open_round(op, a));
     op->geo[GEO_GROUPS] =
         folio_tuned(op->var->name, "GROUPS", FOLIO_MAX(1024 / lanes, 1)) *
-        compute_units(op->dev);
+        folio_cl_units(op->dev);
     return FOLIO_OK;
 }
 

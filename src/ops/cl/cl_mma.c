@@ -96,12 +96,10 @@ static int32_t count_splits(const folio_op *op, int64_t tiles, int64_t steps)
 static folio_status open_mma(folio_op *op, const void *args)
 {
     const folio_linear_args *a = args;
-    folio_device_info info = {.size = sizeof info};
-    folio_device_get_info(op->dev, &info);
     int n = 0;
     int32_t groups = folio_cl_matrix_tuned(
         &op->prm, "linear_mma", "GROUPS",
-        folio_cl_emulates(op) ? EMU_GROUPS : 2 * (int32_t)info.compute_units);
+        folio_cl_emulates(op) ? EMU_GROUPS : 2 * folio_cl_units(op->dev));
     op->geo[GEO_GROUPS] = FOLIO_MAX(groups, 1);
     op->geo[GEO_BM] = folio_cl_matrix_tuned(&op->prm, "linear_mma", "BM", 0);
     op->geo[GEO_SPLIT] =

@@ -92,6 +92,14 @@ int32_t folio_cl_tuned(const folio_op_params *prm, const char *name,
     return otherwise;
 }
 
+int32_t folio_cl_units(const folio_device *dev)
+{
+    folio_device_info info = {.size = sizeof info};
+    folio_device_get_info(dev, &info);
+    return (int32_t)FOLIO_MIN(FOLIO_MAX(info.compute_units, 1u),
+                              (uint32_t)INT32_MAX);
+}
+
 int32_t folio_cl_work_group(const folio_device *dev, int32_t want)
 {
     folio_device_info info = {.size = sizeof info};

@@ -37,6 +37,9 @@ bool folio_cl_emulates(const folio_op *op);
 int32_t folio_cl_tuned(const folio_op_params *prm, const char *name,
                        int32_t otherwise);
 
+/* Compute units, at least 1. */
+int32_t folio_cl_units(const folio_device *dev);
+
 /* The largest power of two <= want that the device allows in a work-group. */
 int32_t folio_cl_work_group(const folio_device *dev, int32_t want);
 

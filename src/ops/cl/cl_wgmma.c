@@ -163,11 +163,9 @@ static folio_status open_step(folio_op *op, const folio_linear_args *a, int i)
 static void tune(folio_op *op)
 {
     const folio_op_params *prm = &op->prm;
-    folio_device_info info = {.size = sizeof info};
-    folio_device_get_info(op->dev, &info);
     int32_t groups = folio_cl_matrix_tuned(
         prm, "linear_wgmma", "GROUPS",
-        folio_cl_emulates(op) ? EMU_GROUPS : (int32_t)info.compute_units);
+        folio_cl_emulates(op) ? EMU_GROUPS : folio_cl_units(op->dev));
     op->geo[GEO_GROUPS] = FOLIO_MAX(groups, 1);
     op->geo[GEO_BN] = folio_cl_matrix_tuned(prm, "linear_wgmma", "BN", 0);
     op->geo[GEO_F32] = folio_cl_matrix_tuned(prm, "linear_wgmma", "XF32", 0);
