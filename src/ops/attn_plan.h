@@ -42,8 +42,8 @@ typedef struct folio_attn_plan_params {
     int32_t max_partials;         /* capacity of the partials scratch */
     int32_t spans; /* 1: spans for target_groups; `chunk` is their least number
                       of keys, and nothing is deterministic; 0: none */
-    int32_t merge_blocks; /* spans: a second launch costs as much time as a
-                             group needs for so many blocks */
+    int32_t merge_blocks; /* spans: adding up a column's partials costs as much
+                             time as a group needs for so many blocks */
 } folio_attn_plan_params;
 
 typedef struct folio_attn_plan_bounds {

@@ -44,7 +44,7 @@ folio_status folio_cl_attn_tiles_run(folio_op *op, folio_queue *q,
                                      const folio_attn_args *a) FOLIO_NODISCARD;
 
 /* Decoding sequences by spans of bulk copies (cl_attn_bulk.c); the same three,
- * for the plan's entries, FOLIO_ATTN_MAIN and FOLIO_ATTN_MERGE. */
+ * for the plan's entries and FOLIO_ATTN_MAIN, which merges too. */
 const char *folio_cl_attn_bulk_fit(const folio_device *dev,
                                    const folio_op_params *prm,
                                    const folio_attn_args *a);
