@@ -19,6 +19,8 @@ struct folio_block_pool {
     bool *published;
     int32_t *older, *newer; /* [N] neighbours in the list of cached blocks */
     int32_t oldest, newest; /* its ends, NO_BLK where it is empty */
+    uint64_t *since;        /* [N] n_moves when it became cached */
+    uint64_t n_moves;
     int32_t *seen; /* [N] zero between calls: how often give_all met an id */
     folio_block_evict_fn on_evict;
     void *evict_user;
@@ -46,6 +48,7 @@ static void destroy(folio_block_pool *p)
     free(p->published);
     free(p->older);
     free(p->newer);
+    free(p->since);
     free(p->seen);
     free(p);
 }
@@ -85,9 +88,10 @@ folio_status folio_block_pool_open(const folio_block_pool_params *params,
     p->published = folio_calloc(count, sizeof *p->published);
     p->older = folio_calloc(count, sizeof *p->older);
     p->newer = folio_calloc(count, sizeof *p->newer);
+    p->since = folio_calloc(count, sizeof *p->since);
     p->seen = folio_calloc(count, sizeof *p->seen);
     if (!p->stack || !p->count || !p->state || !p->published || !p->older ||
-        !p->newer || !p->seen)
+        !p->newer || !p->since || !p->seen)
         goto fail;
     p->n_refs = 1;
     p->n_blocks = p->n_stack = n;
@@ -140,6 +144,17 @@ int32_t folio_block_pool_block_tok(const folio_block_pool *pool)
 int32_t folio_block_pool_n_free(const folio_block_pool *pool)
 {
     return pool->n_stack + pool->n_cached;
+}
+
+uint64_t folio_block_pool_n_moves(const folio_block_pool *pool)
+{
+    return pool->n_moves;
+}
+
+folio_block_lru folio_block_pool_lru(const folio_block_pool *pool)
+{
+    return (folio_block_lru){pool->older,  pool->newer,  pool->since,
+                             pool->oldest, pool->newest, pool->n_cached};
 }
 
 int64_t folio_block_pool_ceil(const folio_block_pool *pool, int64_t n_tok)
@@ -210,6 +225,7 @@ static void push_cached(folio_block_pool *p, int32_t blk)
     else
         p->newer[p->newest] = blk;
     p->newest = blk;
+    p->since[blk] = p->n_moves;
     p->n_cached++;
 }
 
@@ -239,6 +255,7 @@ static void drop_holder(folio_block_pool *p, int32_t blk)
     p->n_holders--;
     if (--p->count[blk] > 0)
         return;
+    p->n_moves++;
     if (p->published[blk])
         push_cached(p, blk);
     else
@@ -418,6 +435,7 @@ folio_status folio_block_pool_unpublish(folio_block_pool *pool, int32_t blk)
                           (int)blk, (int)pool->n_blocks - 1);
     pool->published[blk] = false;
     if (pool->state[blk] == FOLIO_BLOCK_CACHED) {
+        pool->n_moves++;
         unlink_cached(pool, blk);
         push_free(pool, blk);
     }
@@ -430,6 +448,7 @@ folio_status folio_block_pool_revive(folio_block_pool *pool, int32_t blk)
         return FOLIO_E_INVAL;
     FOLIO_RETURN_IF(
         check_state(pool, "block_pool: revive", blk, FOLIO_BLOCK_CACHED));
+    pool->n_moves++;
     unlink_cached(pool, blk);
     hold_first(pool, blk);
     return FOLIO_OK;

@@ -20,6 +20,20 @@ int32_t folio_block_pool_block_tok(const folio_block_pool *pool);
 /* Blocks that can be taken now. */
 int32_t folio_block_pool_n_free(const folio_block_pool *pool);
 
+/* Changes whenever a block loses its last holder, and whenever a cached one
+ * gets a holder again or becomes free; not where blocks are taken. */
+uint64_t folio_block_pool_n_moves(const folio_block_pool *pool);
+
+/* The list of cached blocks, for the audit. */
+typedef struct folio_block_lru {
+    const int32_t *older, *newer; /* [N] neighbours, -1: none */
+    const uint64_t *since;        /* [N] n_moves when it became cached */
+    int32_t oldest, newest;       /* -1: the list is empty */
+    int32_t n;
+} folio_block_lru;
+
+folio_block_lru folio_block_pool_lru(const folio_block_pool *pool);
+
 /* Takes n <= n_free blocks. Never fails. */
 void folio_block_pool_take_n(folio_block_pool *pool, int32_t n, int32_t *out);
 

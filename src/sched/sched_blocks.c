@@ -38,6 +38,12 @@ static folio_status hold(folio_sched *s, int32_t blk)
 
 /* ---- look up ------------------------------------------------------------- */
 
+static int32_t find(folio_sched *s, const folio_prefix_key *key)
+{
+    s->st.lookups++;
+    return folio_prefix_index_find(&s->index, key);
+}
+
 /* The longest prefix in the index. At least the last token is left over: where
  * even its block is there, that one is copied, so that it is not written. */
 static void look_up_index(folio_sched *s, folio_request *r,
@@ -46,24 +52,22 @@ static void look_up_index(folio_sched *s, folio_request *r,
     const folio_prefix_index *x = &s->index;
     const int32_t bs = s->p.block_tok, n = r->n_tok;
     const int32_t n_full = n / bs, n_share = (n - 1) / bs;
-    if (r->wait_blk >= 0) {
-        if (x->state[r->wait_blk] == FOLIO_PREFIX_IN_FLIGHT &&
-            x->serial[r->wait_blk] == r->wait_serial) {
-            hit->wait = true;
-            return;
-        }
-        r->wait_blk = -1;
+    if (r->wait_blk >= 0 && x->state[r->wait_blk] == FOLIO_PREFIX_IN_FLIGHT &&
+        x->serial[r->wait_blk] == r->wait_serial) {
+        hit->wait = true;
+        return;
     }
+    r->wait_blk = -1;
     for (int32_t i = 0; i < n_full; i++) {
         const folio_prefix_key key = key_of(s, r, i, hit->chain);
-        const int32_t blk = folio_prefix_index_find(x, &key);
+        const int32_t blk = find(s, &key);
         if (blk < 0)
             break;
         if (x->state[blk] == FOLIO_PREFIX_IN_FLIGHT) {
+            /* Of several the last one is computed last. */
             r->wait_blk = blk;
             r->wait_serial = x->serial[blk];
             hit->wait = true;
-            return;
         }
         if (i < n_share) {
             s->hits[hit->n_blks++] = blk;
@@ -80,7 +84,7 @@ static void look_up_index(folio_sched *s, folio_request *r,
 
 /* A sibling that has computed, or is about to have computed, more of the
  * common prompt than hit says. True: nobody else need be asked. */
-static bool look_up_siblings(folio_sched *s, const folio_request *r,
+static bool look_up_siblings(const folio_sched *s, const folio_request *r,
                              folio_sched_hit *hit)
 {
     const folio_request_group *g = r->group;
@@ -104,10 +108,10 @@ static bool look_up_siblings(folio_sched *s, const folio_request *r,
     int32_t n_blks;
     const int32_t *blks =
         folio_block_table_blocks(s->table[best->slot], &n_blks);
+    hit->sibling = best;
     hit->n_tok = want;
     hit->n_blks = want / bs;
     assert(n_blks >= hit->n_blks + (want % bs != 0));
-    memcpy(s->hits, blks, (size_t)hit->n_blks * sizeof *blks);
     if (want % bs)
         hit->copy_src = blks[hit->n_blks];
     hit->n_indexed = FOLIO_MIN(best->n_indexed, hit->n_blks);
@@ -116,24 +120,17 @@ static bool look_up_siblings(folio_sched *s, const folio_request *r,
     return r->n_tok == r->n_prompt;
 }
 
-folio_sched_hit folio_sched_look_up(folio_sched *s, folio_request *r)
+static const folio_sched_hit *better_of(const folio_sched_hit *own,
+                                        const folio_sched_hit *shared)
 {
-    folio_sched_hit own = {.copy_src = -1}, shared = {.copy_src = -1};
-    const bool ask = s->p.fork && r->group->n > 1;
-    if (ask && look_up_siblings(s, r, &shared))
-        return shared;
-    if (s->p.prefix_cache)
-        look_up_index(s, r, &own);
-    if (own.wait || own.n_tok >= shared.n_tok)
-        return own;
-    /* The index look-up used the list of hits. */
-    shared = (folio_sched_hit){.copy_src = -1};
-    look_up_siblings(s, r, &shared);
-    return shared;
+    return own->wait || own->n_tok >= shared->n_tok ? own : shared;
 }
 
-bool folio_sched_has_room(const folio_sched *s, const folio_request *r,
-                          folio_sched_hit *hit)
+/* ---- room ---------------------------------------------------------------- */
+
+/* May give up the copy of a hit where only that does not fit. */
+static bool has_room(const folio_sched *s, const folio_request *r,
+                     folio_sched_hit *hit)
 {
     const int32_t n = s->p.n_blocks;
     const int32_t total = (int32_t)folio_block_pool_ceil(s->pool, r->n_tok);
@@ -152,6 +149,59 @@ bool folio_sched_has_room(const folio_sched *s, const folio_request *r,
     }
 }
 
+void folio_sched_forget_blocked(folio_sched *s)
+{
+    s->blocked.req = NULL;
+}
+
+/* What r needs less its blocks with a holder decides, and evictions take none
+ * of these. Nobody else holds a block of r from now on, unless he is admitted,
+ * takes a block over or computes one (publish_one looks at it): all three
+ * forget r. */
+static void note_blocked(folio_sched *s, const folio_request *r,
+                         const folio_sched_hit *hit, int32_t most_held)
+{
+    s->blocked = (folio_sched_blocked){r, r->n_tok, *hit, most_held,
+                                       folio_block_pool_n_moves(s->pool)};
+}
+
+/* Whether r was noted and still lacks room, told without walking its blocks. As
+ * long as no block moved in the pool, they have just the holders they had. */
+static bool is_blocked(const folio_sched *s, const folio_request *r)
+{
+    const folio_sched_blocked *m = &s->blocked;
+    if (m->req != r || m->n_tok != r->n_tok)
+        return false;
+    const int32_t total = (int32_t)folio_block_pool_ceil(s->pool, r->n_tok);
+    if (folio_block_pool_n_free(s->pool) < total - m->most_held)
+        return true;
+    folio_sched_hit hit = m->hit;
+    return m->n_moves == folio_block_pool_n_moves(s->pool) &&
+           !has_room(s, r, &hit);
+}
+
+folio_sched_room folio_sched_find_room(folio_sched *s, folio_request *r,
+                                       folio_sched_hit *out)
+{
+    folio_sched_hit own = {.copy_src = -1}, shared = {.copy_src = -1};
+    if (is_blocked(s, r))
+        return FOLIO_ROOM_LACKS;
+    const bool is_sure =
+        s->p.fork && r->group->n > 1 && look_up_siblings(s, r, &shared);
+    if (!is_sure && s->p.prefix_cache)
+        look_up_index(s, r, &own);
+    *out = is_sure ? shared : *better_of(&own, &shared);
+    if (out->wait)
+        return FOLIO_ROOM_WAITS;
+    const folio_sched_hit found = *out;
+    if (has_room(s, r, out))
+        return FOLIO_ROOM_FITS;
+    if (!is_sure) /* else there was nothing to walk */
+        note_blocked(s, r, &found,
+                     FOLIO_MAX(own.n_blks - own.n_cached, shared.n_blks));
+    return FOLIO_ROOM_LACKS;
+}
+
 /* ---- take ---------------------------------------------------------------- */
 
 folio_status folio_sched_take_blocks(folio_sched *s, folio_request *r,
@@ -161,15 +211,20 @@ folio_status folio_sched_take_blocks(folio_sched *s, folio_request *r,
     folio_block_table *t = s->table[r->slot];
     folio_block_growth g;
     int32_t n_blks;
+    const int32_t *shared = s->hits;
+    folio_sched_forget_blocked(s);
+    if (hit->sibling)
+        shared =
+            folio_block_table_blocks(s->table[hit->sibling->slot], &n_blks);
     for (int32_t i = 0; i < hit->n_blks; i++)
-        FOLIO_RETURN_IF(hold(s, s->hits[i]));
+        FOLIO_RETURN_IF(hold(s, shared[i]));
     /* A source without a holder must not be handed out before this plan ends;
      * later steps run after the copy. */
     if (hit->copy_cached) {
         FOLIO_RETURN_IF(hold(s, hit->copy_src));
         s->held_src[s->n_held_src++] = hit->copy_src;
     }
-    folio_block_table_own(t, s->hits, hit->n_blks);
+    folio_block_table_own(t, shared, hit->n_blks);
     FOLIO_RETURN_IF(folio_block_table_grow(
         t, r->n_tok - folio_block_table_n_tok(t), false, &g));
     if (hit->copy_src >= 0) {
@@ -224,6 +279,10 @@ static folio_status publish_one(folio_sched *s, folio_request *r, int32_t i)
             r->chain_lost = true;
             return FOLIO_OK;
         }
+        const folio_request *head = s->blocked.req;
+        if (same >= 0 ||
+            (head && i < head->n_hash && head->hash[i].lo == key.hash.lo))
+            folio_sched_forget_blocked(s);
         if (same >= 0) {
             FOLIO_RETURN_IF(hold(s, same));
             FOLIO_RETURN_IF(folio_block_table_replace(t, i, same));

@@ -201,13 +201,14 @@ static folio_status admit_waiting(folio_sched *s, int32_t left,
         folio_request *r = first_waiting(s, skip);
         if (!r)
             break;
-        folio_sched_hit hit = folio_sched_look_up(s, r);
-        if (hit.wait) {
+        folio_sched_hit hit;
+        const folio_sched_room room = folio_sched_find_room(s, r, &hit);
+        if (room == FOLIO_ROOM_LACKS)
+            break;
+        if (room == FOLIO_ROOM_WAITS) {
             skip |= UINT32_C(1) << r->priority;
             continue;
         }
-        if (!folio_sched_has_room(s, r, &hit))
-            break;
         FOLIO_RETURN_IF(admit(s, r, &hit, left, step));
         left -= r->n_new;
     }
@@ -387,6 +388,7 @@ folio_status folio_sched_rollback(folio_sched *s, const folio_step *step)
             folio_sched_sync_row(s, row->place, s->row_blks[row->place]);
         }
     }
+    folio_sched_forget_blocked(s);
     s->st.copied_blocks -= (uint64_t)step->n_copies;
     s->st.steps--;
     newest(s)->under_way = false;

@@ -19,6 +19,29 @@ typedef struct folio_sched_growth {
     int32_t seq; /* its row of the step */
 } folio_sched_growth;
 
+/* How many blocks of a waiting request need not be computed. */
+typedef struct folio_sched_hit {
+    int32_t n_blks;    /* shared as they are */
+    int32_t n_tok;     /* positions that need not be computed */
+    int32_t copy_src;  /* block to copy the rest of these from, or -1 */
+    int32_t n_cached;  /* of the shared blocks, those without a holder */
+    int32_t n_indexed; /* leading shared blocks that are in the index */
+    uint64_t chain;    /* serial of the last of these, 0: none */
+    bool copy_cached;  /* copy_src has no holder */
+    bool wait;         /* somebody is computing its next block */
+    const folio_request *sibling; /* whose table begins with the shared blocks;
+                                     NULL: they are listed in s->hits */
+} folio_sched_hit;
+
+/* The head that lacked room last, and what was found for it. */
+typedef struct folio_sched_blocked {
+    const folio_request *req; /* NULL: nobody */
+    int32_t n_tok;
+    folio_sched_hit hit;
+    int32_t most_held; /* of its blocks, at most so many have a holder */
+    uint64_t n_moves;  /* of the pool, then */
+} folio_sched_blocked;
+
 struct folio_sched {
     folio_sched_params p;
     folio_log log;
@@ -59,7 +82,8 @@ struct folio_sched {
     int32_t n_grown;
     int32_t prompt_tok; /* most of prompts beside decoding rows */
     int32_t *hits;      /* [max_blks] */
-    int32_t *held_src;  /* [max_seqs] copied blocks held until the end */
+    folio_sched_blocked blocked;
+    int32_t *held_src; /* [max_seqs] copied blocks held until the end */
     int32_t n_held_src;
 
     /* For the audit alone. */
@@ -85,23 +109,19 @@ void folio_sched_free_released(folio_sched *s);
 /* ---- sched_blocks.c: what holding, sharing and giving up blocks means ------
  */
 
-/* How many blocks of a waiting request need not be computed. */
-typedef struct folio_sched_hit {
-    int32_t n_blks;    /* shared as they are, listed in s->hits */
-    int32_t n_tok;     /* positions that need not be computed */
-    int32_t copy_src;  /* block to copy the rest of these from, or -1 */
-    int32_t n_cached;  /* of the shared blocks, those without a holder */
-    int32_t n_indexed; /* leading shared blocks that are in the index */
-    uint64_t chain;    /* serial of the last of these, 0: none */
-    bool copy_cached;  /* copy_src has no holder */
-    bool wait;         /* somebody is computing its next block */
-} folio_sched_hit;
+typedef enum folio_sched_room {
+    FOLIO_ROOM_LACKS, /* too few blocks can be taken now, the watermark kept */
+    FOLIO_ROOM_WAITS, /* its prefix is being computed */
+    FOLIO_ROOM_FITS
+} folio_sched_room;
 
-folio_sched_hit folio_sched_look_up(folio_sched *s, folio_request *r);
-/* Whether r's blocks can be had now, the watermark kept. May give up the copy
- * of a hit where only that does not fit. */
-bool folio_sched_has_room(const folio_sched *s, const folio_request *r,
-                          folio_sched_hit *hit);
+/* Whether r's blocks can be had now; FITS: *out says how many are there
+ * already. The answer for a head that lacks room is remembered until somebody
+ * is admitted, so that asking again costs O(1) while nothing changed. */
+folio_sched_room folio_sched_find_room(folio_sched *s, folio_request *r,
+                                       folio_sched_hit *out);
+/* Drops what is remembered: steps were taken back, or the head is gone. */
+void folio_sched_forget_blocked(folio_sched *s);
 /* Gives the empty table of r->slot its blocks. */
 folio_status folio_sched_take_blocks(folio_sched *s, folio_request *r,
                                      const folio_sched_hit *hit,

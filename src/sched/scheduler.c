@@ -421,6 +421,8 @@ void folio_sched_forget(folio_sched *s, folio_request *r)
     while (*at != r)
         at = &(*at)->next_id;
     *at = r->next_id;
+    if (s->blocked.req == r)
+        folio_sched_forget_blocked(s);
     r->released = true;
     r->next_done = s->released;
     s->released = r;

@@ -8,8 +8,10 @@
  * or folio_sched_rollback where computing failed. With run_ahead 1 the next
  * plan may come before the commit. Submit allocates; plan, commit and rollback
  * never do, and their work is of the order of the rows of the batch and the
- * tokens newly taken in, whatever the length of the texts; but the cached
- * blocks of a head that lacks room are looked up again by every plan.
+ * tokens newly taken in, whatever the length of the texts. The blocks of a head
+ * that waits are looked up again only when something happened that may have
+ * changed the answer: somebody was admitted, gave blocks up or computed the
+ * block it waits for.
  *
  * One thread at a time. Failures but FULL are logged once.
  *
@@ -150,6 +152,8 @@ typedef struct folio_sched_stats {
     uint64_t thrashes; /* preemptions that gained less than a block of tokens
                           since admission */
     uint64_t evicted_blocks; /* cached ones that were taken */
+    uint64_t lookups;        /* blocks asked for in the prefix index by those
+                                who wait */
     /* Of this moment. */
     int32_t n_waiting, n_running, n_in_flight;
     int32_t reserved_blocks; /* held in tables */

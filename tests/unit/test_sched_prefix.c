@@ -447,3 +447,107 @@ Test(sched_prefix, eviction_takes_the_oldest_from_its_end)
     cr_assert_eq(dry_text_of(&b, 3, 0)->n_cached, 8);
     dry_close(&b);
 }
+
+/* ---- what a blocked head costs ------------------------------------------- */
+
+static int n_hashes;
+
+static folio_hash128 counting_hash(const void *data, size_t bytes,
+                                   uint64_t seed)
+{
+    n_hashes++;
+    return folio_hash_bytes(data, bytes, seed);
+}
+
+static uint64_t lookups(const dry *b)
+{
+    return folio_sched_get_stats(b->s).lookups;
+}
+
+/* A text whose blocks are partly held, partly cached and evicted bit by bit,
+ * and partly nowhere, waits for room while others write and publish: its blocks
+ * are walked once, whatever its length, and then only the next one is asked
+ * for. */
+Test(sched_prefix, a_blocked_head_costs_the_same_whatever_its_length)
+{
+    for (int32_t n_prompt = 200; n_prompt <= 800; n_prompt *= 2) {
+        const int32_t blks = n_prompt / 4;
+        folio_sched_params p = cached(blks + 2, 8);
+        p.hash_fn = counting_hash;
+        dry b;
+        dry_open(&b, &p);
+        submit(&b, 0, n_prompt / 2, 0, 1, NULL); /* to be cached */
+        dry_drain(&b, 10);
+        submit(&b, 1, n_prompt / 4, 2, 100, NULL); /* holds a part of it */
+        submit(&b, 2, 0, 3, 100, NULL);
+        for (int i = 0; i < 8; i++)
+            cr_assert(dry_step(&b));
+        const uint64_t before = lookups(&b);
+        submit(&b, 3, n_prompt, 0, 2, NULL);
+        for (int i = 0; i < 4; i++)
+            cr_assert(dry_step(&b));
+        cr_assert_eq(b.step->n_waiting, 1);
+        const uint64_t first = lookups(&b);
+        cr_assert_geq(first - before, (uint64_t)n_prompt / 8);
+        cr_assert_leq(first - before, (uint64_t)n_prompt / 8 + 8);
+        const uint64_t evicted = folio_sched_get_stats(b.s).evicted_blocks;
+        n_hashes = 0;
+        for (int i = 0; i < 50; i++) {
+            cr_assert(dry_step(&b));
+            cr_assert_eq(b.step->n_waiting, 1);
+            cr_assert_eq(b.step->n_seq, 2);
+        }
+        cr_assert_leq(lookups(&b) - first, 50, "prompt of %d: %d blocks",
+                      (int)n_prompt, (int)(lookups(&b) - first));
+        cr_assert_leq(n_hashes, 26); /* the blocks that 1 and 2 filled */
+        if (n_prompt == 200)
+            cr_assert_gt(folio_sched_get_stats(b.s).evicted_blocks, evicted);
+        dry_drain(&b, 400);
+        cr_assert_eq(dry_text_of(&b, 3, 0)->n, 2);
+        dry_close(&b);
+    }
+}
+
+/* The watermark is waived for who needs almost the whole pool: here for a head
+ * whose shared block loses its holder, though it needs one block more then. */
+Test(sched_prefix, a_blocked_head_is_asked_again_when_a_block_is_given_up)
+{
+    folio_sched_params p = cached(10, 4);
+    p.watermark_blocks = 3;
+    dry b;
+    dry_open(&b, &p);
+    submit(&b, 0, 4, 1, 2, NULL); /* 2 blocks, ends with its second token */
+    submit(&b, 1, 0, 1, 4, NULL); /* 1 block */
+    cr_assert(dry_step(&b));
+    submit(&b, 2, 4, 28, 1, NULL); /* 8 blocks, 1 of them that of 0 */
+    cr_assert(dry_step(&b));
+    cr_assert_eq(b.step->n_waiting, 1);
+    cr_assert(dry_step(&b));
+    cr_assert_eq(b.step->released[0]->id, 0);
+    cr_assert_eq(b.step->admitted[0]->id, 2);
+    dry_drain(&b, 10);
+    cr_assert_eq(dry_text_of(&b, 2, 0)->n_cached, 4);
+    dry_close(&b);
+}
+
+/* Who waits for a prefix that is computed in many chunks asks for its blocks
+ * when the last of them is there, not after each chunk. */
+Test(sched_prefix, waiting_for_a_prefix_costs_one_walk)
+{
+    folio_sched_params p = cached(600, 4);
+    p.chunk_tok = 8;
+    dry b;
+    dry_open(&b, &p);
+    submit(&b, 0, 1000, 1, 4, NULL);
+    cr_assert(dry_step(&b));
+    const uint64_t before = lookups(&b);
+    submit(&b, 1, 1000, 2, 4, NULL);
+    for (int i = 0; i < 100; i++)
+        cr_assert(dry_step(&b));
+    cr_assert_eq(b.step->n_waiting, 1);
+    cr_assert_leq(lookups(&b) - before, 250);
+    dry_drain(&b, 100);
+    cr_assert_leq(lookups(&b) - before, 500);
+    cr_assert_eq(dry_text_of(&b, 1, 0)->n_cached, 1000);
+    dry_close(&b);
+}

@@ -235,6 +235,75 @@ Test(sched_soak, run_ahead)
     }
 }
 
+/* What is remembered of a blocked head changes no decision: two schedulers get
+ * the same work, one of them is made to forget before each plan. Each text
+ * comes many times, so that what one writes another waits for. */
+Test(sched_soak, remembering_a_blocked_head_changes_nothing)
+{
+    uint64_t with = 0, without = 0;
+    for (uint32_t seed = 1; seed <= 300; seed++) {
+        rng r = {seed};
+        dry b[2];
+        const folio_sched_params p =
+            soak_params(&r, 2 + (int32_t)below(&r, 120));
+        const int32_t most =
+            FOLIO_MIN(p.n_blocks * p.block_tok, 4 * MAX_PROMPT);
+        for (int k = 0; k < 2; k++) {
+            dry_open(&b[k], &p);
+            b[k].eos = 999;
+            b[k].audit = b[k].check_kv = false;
+        }
+        int32_t sent = 0;
+        while (sent < 80 || !folio_sched_is_idle(b[0].s)) {
+            const uint32_t n = below(&r, 4), end = below(&r, 9);
+            const bool back = below(&r, 10) == 0;
+            folio_status gone[2] = {FOLIO_OK, FOLIO_OK};
+            for (uint32_t i = 0; i < n && sent < 80; i++, sent++) {
+                soak_request q;
+                make_request(seed, (uint64_t)sent % 10, most, &q);
+                q.p.id = (uint64_t)sent;
+                for (int k = 0; k < 2; k++)
+                    dry_submit_as(&b[k], &q.p);
+            }
+            for (int k = 0; k < 2; k++) {
+                if (end == 0 && sent > 0)
+                    gone[k] = folio_sched_abort(
+                        b[k].s,
+                        (uint64_t)sent - 1 - (uint64_t)n % (uint64_t)sent);
+                if (k)
+                    folio_sched_forget_blocked(b[k].s);
+                if (!dry_plan(&b[k]))
+                    continue;
+                if (back) {
+                    OK(folio_sched_rollback(b[k].s, b[k].step));
+                } else {
+                    dry_compute(&b[k]);
+                    dry_commit(&b[k], b[k].step);
+                }
+            }
+            const folio_step *x = b[0].step, *y = b[1].step;
+            cr_assert_eq(gone[0], gone[1]);
+            cr_assert_eq(x->n_waiting, y->n_waiting, "seed %u, plan %d", seed,
+                         (int)x->number);
+            cr_assert_eq(x->n_tok, y->n_tok);
+            cr_assert_eq(x->n_copies, y->n_copies);
+            cr_assert_eq(x->n_preempted, y->n_preempted);
+            cr_assert_eq(x->n_admitted, y->n_admitted);
+            cr_assert_eq(
+                memcmp(x->slot, y->slot, (size_t)x->n_tok * sizeof *x->slot), 0,
+                "seed %u, plan %d", seed, (int)x->number);
+        }
+        dry_same_texts(&b[0], &b[1]);
+        with += folio_sched_get_stats(b[0].s).lookups;
+        without += folio_sched_get_stats(b[1].s).lookups;
+        for (int k = 0; k < 2; k++)
+            dry_close(&b[k]);
+    }
+    cr_log_info("seeds 1..300: %llu blocks looked up, %llu without a memory",
+                (unsigned long long)with, (unsigned long long)without);
+    cr_assert_lt(with, without);
+}
+
 /* 12 requests over 3 places and 10 blocks, whatever the order they come in. */
 Test(sched_soak, order_of_arrival_changes_no_text)
 {
