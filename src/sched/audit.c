@@ -29,7 +29,7 @@ static void say(audit *a, folio_audit_kind kind, const char *fmt, ...)
 
 /* ---- pool ---------------------------------------------------------------- */
 
-enum { ON_STACK = 1, IN_FLIGHT_OWNED = 2 };
+enum { ON_STACK = 1, IN_FLIGHT_OWNED = 2, ON_LIST = 4 };
 
 static bool in_pool(const folio_sched *s, int32_t blk)
 {
@@ -106,6 +106,66 @@ static void check_pool(audit *a)
             say(a, FOLIO_AUDIT_MISSING,
                 "block %d: it is free, but not on the free stack", (int)b);
     }
+}
+
+/* One block of the list of cached ones, after `older`. False: it leads no
+ * further. */
+static bool check_listed(audit *a, const folio_block_lru *lru, int32_t blk,
+                         int32_t older)
+{
+    const folio_sched *s = a->s;
+    if (!in_pool(s, blk)) {
+        say(a, FOLIO_AUDIT_FOREIGN_BLOCK,
+            "cached blocks: %d comes after %d, the pool has 0..%d", (int)blk,
+            (int)older, (int)s->p.n_blocks - 1);
+        return false;
+    }
+    if (s->where[blk] & ON_LIST) {
+        say(a, FOLIO_AUDIT_CACHED_LINKS,
+            "cached blocks: %d comes after %d, and earlier once", (int)blk,
+            (int)older);
+        return false;
+    }
+    s->where[blk] |= ON_LIST;
+    if (lru->older[blk] != older)
+        say(a, FOLIO_AUDIT_CACHED_LINKS,
+            "cached blocks: %d comes after %d, backwards after %d", (int)blk,
+            (int)older, (int)lru->older[blk]);
+    if (state_of(s, blk) != FOLIO_BLOCK_CACHED)
+        say(a, FOLIO_AUDIT_CACHED_MEMBERS, "cached blocks: %d is %s", (int)blk,
+            state_of(s, blk) == FOLIO_BLOCK_HELD ? "held" : "free");
+    if (older >= 0 && lru->since[older] >= lru->since[blk])
+        say(a, FOLIO_AUDIT_CACHED_ORDER,
+            "cached blocks: %d, used until %llu, comes after %d, until %llu",
+            (int)blk, (unsigned long long)lru->since[blk], (int)older,
+            (unsigned long long)lru->since[older]);
+    return true;
+}
+
+/* The list of cached blocks, from the one that is evicted next. */
+static void check_cached(audit *a)
+{
+    const folio_sched *s = a->s;
+    const folio_block_lru lru = folio_block_pool_lru(s->pool);
+    int32_t n = 0, last = -1;
+    for (int32_t blk = lru.oldest; blk != -1; blk = lru.newer[blk]) {
+        if (!check_listed(a, &lru, blk, last))
+            return;
+        last = blk;
+        n++;
+    }
+    if (last != lru.newest)
+        say(a, FOLIO_AUDIT_CACHED_LINKS,
+            "cached blocks: the last one is %d, backwards the first one %d",
+            (int)last, (int)lru.newest);
+    if (n != lru.n)
+        say(a, FOLIO_AUDIT_CACHED_MEMBERS,
+            "cached blocks: %d are listed, the pool counts %d", (int)n,
+            (int)lru.n);
+    for (int32_t b = 0; b < s->p.n_blocks; b++)
+        if (state_of(s, b) == FOLIO_BLOCK_CACHED && !(s->where[b] & ON_LIST))
+            say(a, FOLIO_AUDIT_CACHED_MEMBERS,
+                "cached blocks: %d is cached, but not listed", (int)b);
 }
 
 /* ---- places -------------------------------------------------------------- */
@@ -287,12 +347,32 @@ static void map_serials(const folio_sched *s)
     }
 }
 
-static bool has_serial(const folio_sched *s, uint64_t serial)
+/* The block whose entry has this serial, or -1. */
+static int32_t with_serial(const folio_sched *s, uint64_t serial)
 {
     uint32_t i = serial_slot(s, serial);
     while (s->by_serial[i] >= 0 && s->index.serial[s->by_serial[i]] != serial)
         i = (i + 1) & s->serial_mask;
-    return s->by_serial[i] >= 0;
+    return s->by_serial[i];
+}
+
+/* The parent of b's entry is there, and stays at least as long. */
+static void check_parent(audit *a, int32_t b)
+{
+    const folio_sched *s = a->s;
+    const folio_prefix_index *x = &s->index;
+    const folio_block_lru lru = folio_block_pool_lru(s->pool);
+    const int32_t up = with_serial(s, x->parent[b]);
+    if (up < 0)
+        say(a, FOLIO_AUDIT_ENTRY_PARENT,
+            "block %d: the parent of its entry, serial %llu, is gone", (int)b,
+            (unsigned long long)x->parent[b]);
+    else if (state_of(s, up) == FOLIO_BLOCK_CACHED &&
+             (state_of(s, b) != FOLIO_BLOCK_CACHED ||
+              lru.since[up] < lru.since[b]))
+        say(a, FOLIO_AUDIT_ENTRY_PARENT,
+            "block %d: its parent, block %d, would be evicted before it",
+            (int)b, (int)up);
 }
 
 /* The indexed blocks of one table. */
@@ -346,10 +426,8 @@ static void check_index(audit *a)
                 ready    ? "a ready"
                 : flying ? "an in-flight"
                          : "no");
-        if (x->state[b] && x->parent[b] && !has_serial(s, x->parent[b]))
-            say(a, FOLIO_AUDIT_ENTRY_PARENT,
-                "block %d: the parent of its entry, serial %llu, is gone",
-                (int)b, (unsigned long long)x->parent[b]);
+        if (x->state[b] && x->parent[b])
+            check_parent(a, b);
     }
 }
 
@@ -414,6 +492,7 @@ void folio_sched_audit(const folio_sched *s, folio_audit_report *out)
     memset(s->seen, 0, (size_t)s->p.n_blocks * sizeof *s->seen);
     memset(s->where, 0, (size_t)s->p.n_blocks);
     check_stack(&a);
+    check_cached(&a);
     check_running(&a);
     check_places(&a);
     for (int32_t c = 0; c < FOLIO_N_CLASSES; c++)

@@ -16,6 +16,10 @@ typedef enum folio_audit_kind {
     FOLIO_AUDIT_NOT_HELD,          /* in a table, but not held in the pool */
     FOLIO_AUDIT_HOLDERS,           /* held by more or fewer than the pool says,
                                       a stranded block included */
+    FOLIO_AUDIT_CACHED_LINKS,      /* the list of cached blocks is not the same
+                                      from both ends */
+    FOLIO_AUDIT_CACHED_MEMBERS,    /* it holds others than the cached blocks */
+    FOLIO_AUDIT_CACHED_ORDER,      /* it is out of the order of last use */
     /* places */
     FOLIO_AUDIT_PLACE_RANGE,  /* a running request without a place */
     FOLIO_AUDIT_PLACE_SHARED, /* two running requests at one place */
@@ -43,7 +47,8 @@ typedef enum folio_audit_kind {
     FOLIO_AUDIT_ENTRY_STATE,  /* ready but not held or cached, or in flight with
                                  nobody computing it, or cached without entry */
     FOLIO_AUDIT_ENTRY_TOKENS, /* an entry's tokens are not its holder's */
-    FOLIO_AUDIT_ENTRY_PARENT, /* an entry's parent is gone */
+    FOLIO_AUDIT_ENTRY_PARENT, /* an entry's parent is gone, or would be evicted
+                                 before it */
     FOLIO_AUDIT_UNSETTLED,    /* a step is under way: nothing was looked at */
     FOLIO_AUDIT_N_KINDS
 } folio_audit_kind;

@@ -156,6 +156,116 @@ SCENE(one_holder_too_many)
     dry_audit(&b);
 }
 
+/* ---- cached blocks ------------------------------------------------------- */
+
+/* Their list is broken through its own view as well. */
+typedef struct links {
+    int32_t *older, *newer;
+    uint64_t *since;
+    int32_t oldest, middle, newest;
+} links;
+
+/* Request 2's block and those of two more. */
+static links links_of(dry *d)
+{
+    OK(folio_sched_abort(d->s, 4)); /* who waits */
+    OK(folio_sched_abort(d->s, 5));
+    cr_assert(dry_step(d));
+    for (uint64_t id = 6; id < 8; id++)
+        dry_submit(d, id, 5, 1);
+    for (int i = 0; i < 4; i++)
+        cr_assert(dry_step(d));
+    dry_audit(d);
+    const folio_block_lru v = folio_block_pool_lru(d->s->pool);
+    cr_assert_eq(v.n, 3);
+    return (links){(int32_t *)(uintptr_t)v.older,
+                   (int32_t *)(uintptr_t)v.newer,
+                   (uint64_t *)(uintptr_t)v.since,
+                   v.oldest,
+                   v.newer[v.oldest],
+                   v.newest};
+}
+
+SCENE(cached_blocks_that_differ_from_behind)
+{
+    const links l = links_of(&b);
+    l.older[l.newest] = l.oldest;
+    ONLY(FOLIO_AUDIT_CACHED_LINKS, "backwards after");
+    l.older[l.newest] = l.middle;
+    dry_audit(&b);
+    l.older[l.oldest] = l.newest; /* it has none */
+    ONLY(FOLIO_AUDIT_CACHED_LINKS, "backwards after");
+    l.older[l.oldest] = -1;
+    dry_audit(&b);
+}
+
+SCENE(cached_blocks_in_a_ring)
+{
+    const links l = links_of(&b);
+    l.newer[l.newest] = l.middle;
+    ONLY(FOLIO_AUDIT_CACHED_LINKS, "earlier once");
+    l.newer[l.newest] = -1;
+    dry_audit(&b);
+}
+
+SCENE(cached_blocks_that_end_too_early)
+{
+    const links l = links_of(&b);
+    l.newer[l.middle] = -1;
+    FIRES(FOLIO_AUDIT_CACHED_LINKS, "the last one");
+    FIRES(FOLIO_AUDIT_CACHED_MEMBERS, "the last one");
+    l.newer[l.middle] = l.newest;
+    dry_audit(&b);
+}
+
+SCENE(a_cached_block_that_is_not_listed)
+{
+    const links l = links_of(&b);
+    l.newer[l.oldest] = l.newest;
+    l.older[l.newest] = l.oldest;
+    ONLY(FOLIO_AUDIT_CACHED_MEMBERS, "2 are listed, the pool counts 3");
+    l.newer[l.oldest] = l.middle;
+    l.older[l.newest] = l.middle;
+    dry_audit(&b);
+}
+
+SCENE(a_held_block_among_the_cached)
+{
+    const links l = links_of(&b);
+    int32_t n;
+    const int32_t held = folio_sched_blocks(b.s, 0, &n)[0];
+    const uint64_t since = l.since[held];
+    l.newer[l.middle] = held;
+    l.older[held] = l.middle;
+    l.newer[held] = l.newest;
+    l.older[l.newest] = held;
+    l.since[held] = l.since[l.middle];
+    FIRES(FOLIO_AUDIT_CACHED_MEMBERS, "is held");
+    l.newer[l.middle] = l.newest;
+    l.older[l.newest] = l.middle;
+    l.since[held] = since;
+    dry_audit(&b);
+}
+
+SCENE(a_foreign_block_among_the_cached)
+{
+    const links l = links_of(&b);
+    l.newer[l.newest] = 12;
+    FIRES(FOLIO_AUDIT_FOREIGN_BLOCK, "cached blocks: 12 comes after");
+    l.newer[l.newest] = -1;
+    dry_audit(&b);
+}
+
+SCENE(cached_blocks_out_of_order)
+{
+    const links l = links_of(&b);
+    const uint64_t since = l.since[l.middle];
+    l.since[l.middle] = l.since[l.newest];
+    ONLY(FOLIO_AUDIT_CACHED_ORDER, "used until");
+    l.since[l.middle] = since;
+    dry_audit(&b);
+}
+
 /* ---- places -------------------------------------------------------------- */
 
 SCENE(running_without_a_place)
@@ -414,6 +524,25 @@ SCENE(an_entry_without_its_parent)
     b.s->index.parent[blk] = 999;
     ONLY(FOLIO_AUDIT_ENTRY_PARENT, "999");
     b.s->index.parent[blk] = parent;
+    dry_audit(&b);
+}
+
+SCENE(a_parent_that_would_go_first)
+{
+    int32_t n;
+    const int32_t blk = folio_sched_blocks(b.s, 0, &n)[0];
+    const folio_block_lru lru = folio_block_pool_lru(b.s->pool);
+    const uint64_t parent = b.s->index.parent[blk];
+    /* A held child of a cached block. */
+    b.s->index.parent[blk] = b.s->index.serial[lru.newest];
+    ONLY(FOLIO_AUDIT_ENTRY_PARENT, "evicted before");
+    b.s->index.parent[blk] = parent;
+    dry_audit(&b);
+    /* A cached one of an older one. */
+    const links l = links_of(&b);
+    b.s->index.parent[l.newest] = b.s->index.serial[l.oldest];
+    ONLY(FOLIO_AUDIT_ENTRY_PARENT, "evicted before");
+    b.s->index.parent[l.newest] = 0;
     dry_audit(&b);
 }
 
