@@ -130,6 +130,49 @@ Test(engine_fail, a_pass_that_fails_once_changes_no_text)
     }
 }
 
+/* Counts of what was said are set anew for few rows a step. After a pass that
+ * failed before it drew, the others are drawn on the host; then the device's
+ * counts, which it was to have added to, must not be taken for those of the
+ * text. */
+Test(engine_fail, counts_of_a_pass_that_failed_are_not_trusted)
+{
+    enum { N = 4, LEN = 12 };
+    eng_answer want[N];
+    for (int at = -1; at < LEN; at++) { /* the step that fails; -1: none */
+        uint64_t ids[N];
+        folio_engine_request r;
+        folio_engine_request_default(&r);
+        eng_open(&b);
+        b.e->runner->draw.lim.max_fresh = 1;
+        for (int i = 0; i < N; i++) {
+            r.prompt = some + i;
+            r.n_prompt = 3;
+            r.max_new = LEN;
+            r.ignore_eos = 1;
+            r.sample.frequency_penalty = 2;
+            ids[i] = eng_submit_as(&b, &r);
+        }
+        for (int step = 0; step < at; step++)
+            eng_step(&b);
+        if (at >= 0)
+            break_at(0, 1, FOLIO_E_NOMEM, false);
+        eng_drain(&b, 3 * LEN);
+        for (int i = 0; i < N; i++) {
+            const eng_answer *a = eng_find(&b, ids[i], 0);
+            if (at < 0)
+                want[i] = *a;
+            cr_assert_eq(a->n, LEN);
+            for (int k = 0; k < LEN; k++)
+                cr_assert_eq(a->ids[k], want[i].ids[k],
+                             "step %d failed: answer %d, id %d: %d, expected "
+                             "%d",
+                             at, i, k, a->ids[k], want[i].ids[k]);
+        }
+        cr_assert_eq(eng_stats(&b).failed_steps, at >= 0);
+        eng_at_rest(&b);
+    }
+}
+
 Test(engine_fail, the_third_failure_in_a_row_ends_the_requests_of_the_step)
 {
     uint64_t ids[N_ASKS];
