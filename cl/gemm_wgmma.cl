@@ -11,8 +11,10 @@
  *
  * -D LINEAR_WGMMA, BN tokens of a tile (8 to 256), KS columns of a step (64,
  * 128; divides the columns), STAGES of the ring, X_F32 where x comes as floats
- * (else packed by gemm_pack.cl), what gemm_rows.clh wants, EMULATED for any
- * device: the same tiles, fragments, spans and sums, without the ring. */
+ * (else packed by gemm_pack.cl), WGMMA_PARTS where up to three weights of one
+ * type are multiplied with the same x, as one list of row tiles, what
+ * gemm_rows.clh wants, EMULATED for any device: the same tiles, fragments,
+ * spans and sums, without the ring. */
 
 #ifdef LINEAR_WGMMA
 
@@ -43,6 +45,20 @@
 #else
 #define EATERS 8
 #endif
+
+/* Each part's own: row tiles of the second begin at first1, of the third at
+ * first2. */
+#ifdef WGMMA_PARTS
+#define ENTRY             norm_linear_wgmma
+#define OF(tile, a, b, c) ((tile) < first1 ? (a) : (tile) < first2 ? (b) : (c))
+#else
+#define ENTRY             linear_wgmma
+#define OF(tile, a, b, c) (a)
+#endif
+#define W_OF(tile)    OF(tile, w, w1, w2)
+#define ROWS_OF(tile) OF(tile, rows, rows1, rows2)
+/* The tile's number among those of its part. */
+#define TILE_OF(tile) ((tile)-OF(tile, 0, first1, first2))
 
 /* ---- which work ---------------------------------------------------------- */
 
@@ -147,11 +163,18 @@ static inline void x_write(__local uchar *b, int c, float16 v)
 /* ---- the product ----------------------------------------------------------
  */
 
-__kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void linear_wgmma(
+__kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void ENTRY(
     CVIEW(uchar, w), CVIEW(float, x), CVIEW(float, bias), VIEW(float, y),
     VIEW(float, part), VIEW(int, count), const int rows, const int cols,
     const int n_tok, const int x_stride, const int y_stride, const int flags,
-    const int full, const int span)
+    const int full, const int span
+#ifdef WGMMA_PARTS
+    ,
+    CVIEW(uchar, w1), CVIEW(uchar, w2), CVIEW(float, bias1),
+    CVIEW(float, bias2), VIEW(float, y1), VIEW(float, y2), const int rows1,
+    const int rows2, const int y_stride1, const int y_stride2
+#endif
+)
 {
     CUSE(uchar, w);
     CUSE(float, x);
@@ -159,11 +182,24 @@ __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void linear_wgmma(
     USE(float, y);
     USE(float, part);
     USE(int, count);
+#ifdef WGMMA_PARTS
+    CUSE(uchar, w1);
+    CUSE(uchar, w2);
+    CUSE(float, bias1);
+    CUSE(float, bias2);
+    USE(float, y1);
+    USE(float, y2);
+    const int first1 = (rows + BM - 1) / BM;
+    const int first2 = first1 + (rows1 + BM - 1) / BM;
+    const int tiles_r = first2 + (rows2 + BM - 1) / BM;
+#else
+    const int tiles_r = (rows + BM - 1) / BM;
+#endif
     __local __attribute__((aligned(1024))) uchar ring[STAGES * STAGE_BYTES];
     __local int last[2];
     const int group = (int)get_group_id(0);
     const int steps = cols / KS;
-    const int tiles_r = (rows + BM - 1) / BM, tiles_t = (n_tok + BN - 1) / BN;
+    const int tiles_t = (n_tok + BN - 1) / BN;
     const int cut = (tiles_r * tiles_t - full) * steps;
     walk todo;
     part_of now;
@@ -198,6 +234,8 @@ __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void linear_wgmma(
             /* The first warp starts copies. */
             while (ok && walk_next(&todo, steps, full, &now)) {
                 const int2 at = tile_place(now.tile, tiles_r, tiles_t);
+                __global const uchar *wt = W_OF(at.x);
+                const int tile = TILE_OF(at.x);
                 for (int k = now.k0; ok && k < now.k1; k++, it++) {
                     const int s = it % STAGES;
                     const uint to = base + s * STAGE_BYTES;
@@ -209,11 +247,11 @@ __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void linear_wgmma(
                     if (tid == 0) {
 #ifdef PACK_TILE16
                         mbar_expect(bar, A_STEP + B_COPIED);
-                        bulk_copy(to, w + ((ulong)at.x * steps + k) * A_STEP,
+                        bulk_copy(to, wt + ((ulong)tile * steps + k) * A_STEP,
                                   A_STEP, bar);
 #else
-                        mbar_expect(bar,
-                                    rows_fetch_bytes(at.x, rows) + B_COPIED);
+                        mbar_expect(bar, rows_fetch_bytes(tile, ROWS_OF(at.x)) +
+                                             B_COPIED);
 #endif
 #ifndef X_F32
                         bulk_copy(to + A_BYTES,
@@ -224,7 +262,7 @@ __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void linear_wgmma(
                     }
 #ifndef PACK_TILE16
                     warp_sync();
-                    rows_fetch(to, w, at.x, k, rows, cols, bar, tid);
+                    rows_fetch(to, wt, tile, k, ROWS_OF(at.x), cols, bar, tid);
 #endif
                 }
             }
@@ -282,7 +320,8 @@ __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void linear_wgmma(
         for (int i = 0; i < BN / 2; i++)
             acc[i] = 0.0f;
         for (int k = now.k0; k < now.k1; k++) {
-            rows_copy(ring, w, at.x, k, rows, cols, id, ITEMS);
+            rows_copy(ring, W_OF(at.x), TILE_OF(at.x), k, ROWS_OF(at.x), cols,
+                      id, ITEMS);
 #ifdef X_F32
             for (int c = id; c < PIECES; c += ITEMS)
                 x_write(ring + A_BYTES, c, x_read(X_FROM(c, k), false));
@@ -402,19 +441,24 @@ __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void linear_wgmma(
                 part_reset(count + nth * 2 + half_of);
         }
 
-        const int row = at.x * BM + half_of * 64 + warp * 16 + (lane >> 2);
+        const int row =
+            TILE_OF(at.x) * BM + half_of * 64 + warp * 16 + (lane >> 2);
         const int tok = at.y * BN + (lane & 3) * 2;
+        const int n_rows = ROWS_OF(at.x);
+        const int stride = OF(at.x, y_stride, y_stride1, y_stride2);
         float b0 = 0.0f, b1 = 0.0f;
-        if (flags & FLAG_BIAS) {
-            b0 = bias[min(row, rows - 1)];
-            b1 = bias[min(row + 8, rows - 1)];
+        if (flags & OF(at.x, FLAG_BIAS, FLAG_BIAS_1, FLAG_BIAS_2)) {
+            __global const float *b = OF(at.x, bias, bias1, bias2);
+            b0 = b[min(row, n_rows - 1)];
+            b1 = b[min(row + 8, n_rows - 1)];
         }
-        __global float *out = y + (ulong)tok * (ulong)y_stride + row;
+        __global float *out =
+            OF(at.x, y, y1, y2) + (ulong)tok * (ulong)stride + row;
 #pragma unroll
         for (int i = 0; i < BN / 2; i++) {
             const int n = (i >> 2) * 8 + (i & 1), r = (i & 2) << 2;
-            if (tok + n < n_tok && row + r < rows) {
-                __global float *to = out + (ulong)n * (ulong)y_stride + r;
+            if (tok + n < n_tok && row + r < n_rows) {
+                __global float *to = out + (ulong)n * (ulong)stride + r;
                 const float v = acc[i] + (r ? b1 : b0);
                 *to = flags & FLAG_ACCUMULATE ? *to + v : v;
             }

@@ -329,6 +329,16 @@ static void set_scratch(folio_sequence *s, folio_view all)
     }
 }
 
+/* Nodes that stayed as they are run the ops of their plain node. */
+static void lend_ops(const folio_sequence *plain, folio_sequence *to)
+{
+    for (int32_t i = 0; i < to->n_nodes; i++) {
+        folio_node *n = &to->nodes[i];
+        if (n->borrowed)
+            memcpy(n->op, plain->nodes[n->borrowed - 1].op, sizeof n->op);
+    }
+}
+
 static folio_status open_ops(build *b)
 {
     const folio_lower_params *p = b->p;
@@ -347,19 +357,18 @@ static folio_status open_ops(build *b)
         if (n->id == FOLIO_OP_ATTN && !l->attn[n->plan])
             l->attn[n->plan] = n->op[FOLIO_MANY];
     }
-    for (int32_t i = 0; i < fused->n_nodes; i++) {
-        folio_node *n = &fused->nodes[i];
-        if (n->borrowed)
-            memcpy(n->op, l->plain.nodes[n->borrowed - 1].op, sizeof n->op);
-    }
+    lend_ops(&l->plain, fused);
+    lend_ops(&l->plain, &l->many);
     size_t scratch =
         FOLIO_MAX(most_scratch(&l->plain), most_scratch(&l->fused));
+    scratch = FOLIO_MAX(scratch, most_scratch(&l->many));
     if (scratch > folio_device_max_alloc(p->dev))
         FOLIO_TRY(FOLIO_E_TOO_LARGE);
     if (scratch > 0) {
         FOLIO_TRY(folio_buf_open(p->dev, scratch, &l->scratch));
         set_scratch(&l->plain, (folio_view){l->scratch, 0});
         set_scratch(&l->fused, (folio_view){l->scratch, 0});
+        set_scratch(&l->many, (folio_view){l->scratch, 0});
     }
 fail:
     free(lent);
@@ -424,6 +433,7 @@ static void fini_sequence(folio_sequence *s)
 
 void folio_lowered_fini(folio_lowered *l)
 {
+    fini_sequence(&l->many);
     fini_sequence(&l->fused);
     fini_sequence(&l->plain);
     folio_buf_close(&l->scratch);

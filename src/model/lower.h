@@ -1,6 +1,7 @@
 /* model/lower.h: turns a model description into the sequences of ops a runner
- * enqueues: the plain form, one op per node, and for few tokens the fused form,
- * made from the plain one. Knows no architecture by name and never waits. */
+ * enqueues: the plain form, one op per node, and made from it, for few tokens
+ * the fused form, for more the merged one. Knows no architecture by name and
+ * never waits. */
 #ifndef FOLIO_MODEL_LOWER_H
 #define FOLIO_MODEL_LOWER_H
 
@@ -44,8 +45,9 @@ typedef struct folio_sequence {
 #define FOLIO_MAX_PLANS 4
 
 typedef struct folio_lowered {
-    folio_sequence plain, fused; /* fused has no nodes where nothing fits */
-    int32_t n_plans;             /* distinct windows */
+    /* fused (few tokens) and many (more) have no nodes where nothing fits. */
+    folio_sequence plain, fused, many;
+    int32_t n_plans; /* distinct windows */
     int32_t window[FOLIO_MAX_PLANS];
     folio_op *attn[FOLIO_MAX_PLANS]; /* borrowed: one op of that window */
     folio_arena arena;
@@ -83,7 +85,8 @@ void folio_lowered_fini(folio_lowered *l);
 /* A zeroed node behind the last; NULL: no memory. Moves the others. */
 folio_node *folio_sequence_add(folio_sequence *s, folio_op_id id);
 
-/* Fills l->fused from l->plain, whose args are complete and ops not open yet:
+/* Fills l->fused and l->many from l->plain, whose args are complete and ops not
+ * open yet:
  * nodes that one op of a kernel of its own can stand for are replaced, those
  * that stay borrow the op of their plain node (folio_lower opens it). */
 folio_status folio_lower_fuse(const folio_lower_params *p,
@@ -95,11 +98,11 @@ static inline folio_sequence *folio_lowered_pick(folio_lowered *l,
                                                  int32_t count, bool plain,
                                                  int *regime)
 {
-    const int32_t few = l->few_tok;
-    const bool fused = !plain && count <= few && l->fused.n_nodes > 0;
-    *regime = count <= few && (fused || l->fused.n_nodes == 0) ? FOLIO_FEW
-                                                               : FOLIO_MANY;
-    return fused ? &l->fused : &l->plain;
+    const bool few = count <= l->few_tok;
+    const bool fused = !plain && few && l->fused.n_nodes > 0;
+    const bool many = !plain && !few && l->many.n_nodes > 0;
+    *regime = few && (fused || l->fused.n_nodes == 0) ? FOLIO_FEW : FOLIO_MANY;
+    return fused ? &l->fused : many ? &l->many : &l->plain;
 }
 
 /* Sets the node's count for `count` tokens or rows and returns its argument

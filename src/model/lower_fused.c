@@ -1,8 +1,10 @@
 /* model/lower_fused.c: the fused form for few tokens, made from the plain
  * sequence by replacing runs of nodes with one op: norm, q, k, v and rope;
  * norm, gate, up and activation; norm and products; the head's gather, norm and
- * product. Knows nodes, not models: what the plain form computes in between
- * (the normed row, k, v, gate, up) is read by no other node of it. */
+ * product. The form for many tokens, where only norms and their products are
+ * replaced: what they share is rounded once, and one launch computes them all.
+ * Knows nodes, not models: what the plain form computes in between (the normed
+ * row, k, v, gate, up) is read by no other node of it. */
 #include <stdio.h>
 #include <string.h>
 
@@ -12,6 +14,7 @@ typedef struct fuse {
     const folio_lower_params *p;
     const folio_sequence *from;
     folio_sequence *to;
+    bool many;
     int32_t n_fused;
     bool told[FOLIO_OP_COUNT]; /* why an op is not used, once is enough */
 } fuse;
@@ -67,11 +70,15 @@ static folio_status try_op(fuse *f, bool head, bool *taken)
     const folio_lower_params *p = f->p;
     folio_node *n = &f->to->nodes[f->to->n_nodes - 1];
     folio_op *op = NULL;
-    int32_t most = FOLIO_MIN(p->few_tok, head ? p->head_rows : p->step_tok);
+    int32_t most = head ? p->head_rows : p->step_tok;
+    folio_op_params prm = p->ops;
     char reason[FOLIO_OP_REASON];
     n->head = head;
+    prm.many = f->many;
+    if (!f->many)
+        most = FOLIO_MIN(p->few_tok, most);
     folio_status st = folio_op_open_better(
-        p->dev, n->id, &p->ops, folio_node_args(n, most), &op, reason);
+        p->dev, n->id, &prm, folio_node_args(n, most), &op, reason);
     if (st == FOLIO_E_INVAL || st == FOLIO_E_UNSUPPORTED)
         snprintf(reason, sizeof reason, "%s", folio_status_text(st));
     else
@@ -81,7 +88,9 @@ static folio_status try_op(fuse *f, bool head, bool *taken)
         n->op[FOLIO_FEW] = n->op[FOLIO_MANY] = op;
         f->n_fused++;
     } else {
-        tell_plain(f, n->id, reason);
+        /* Few devices have a form for many tokens: no news. */
+        if (!f->many)
+            tell_plain(f, n->id, reason);
         f->to->n_nodes--;
     }
     return FOLIO_OK;
@@ -189,7 +198,8 @@ static folio_status try_products(fuse *f, int32_t i, int32_t *used)
             a.in.x = gather->a.gather.x;
         while (a.n_parts < FOLIO_MAX_PRODUCTS &&
                (l = product_at(f, at, norm)) &&
-               (a.n_parts == 0 || l->w->type == a.part[0].w->type)) {
+               (a.n_parts == 0 || (l->w->type == a.part[0].w->type &&
+                                   l->w->packing == a.part[0].w->packing))) {
             a.part[a.n_parts++] = (folio_product){
                 .w = l->w, .bias = l->bias, .y = l->y, .y_stride = l->y_stride};
             at++;
@@ -227,30 +237,37 @@ static folio_status copy_node(fuse *f, int32_t i)
     return FOLIO_OK;
 }
 
-folio_status folio_lower_fuse(const folio_lower_params *p, folio_lowered *l)
+static folio_status fuse_all(fuse *f)
 {
-    fuse f = {.p = p, .from = &l->plain, .to = &l->fused};
-    for (int32_t i = 0; i < f.from->n_nodes;) {
+    for (int32_t i = 0; i < f->from->n_nodes;) {
         int32_t used = 0;
-        if (i == f.from->first_head)
-            f.to->first_head = f.to->n_nodes;
-        const folio_node *n = &f.from->nodes[i];
-        if (n->id == FOLIO_OP_RMSNORM && !n->a.norm.res.buf) {
-            FOLIO_RETURN_IF(try_qkv(&f, i, &used));
+        if (i == f->from->first_head)
+            f->to->first_head = f->to->n_nodes;
+        const folio_node *n = &f->from->nodes[i];
+        if (!f->many && n->id == FOLIO_OP_RMSNORM && !n->a.norm.res.buf) {
+            FOLIO_RETURN_IF(try_qkv(f, i, &used));
             if (!used)
-                FOLIO_RETURN_IF(try_gate_up(&f, i, &used));
+                FOLIO_RETURN_IF(try_gate_up(f, i, &used));
         }
         if (!used)
-            FOLIO_RETURN_IF(try_products(&f, i, &used));
+            FOLIO_RETURN_IF(try_products(f, i, &used));
         if (!used) {
-            FOLIO_RETURN_IF(copy_node(&f, i));
+            FOLIO_RETURN_IF(copy_node(f, i));
             used = 1;
         }
         i += used;
     }
-    if (f.n_fused == 0) {
-        FOLIO_FREE(l->fused.nodes);
-        memset(&l->fused, 0, sizeof l->fused);
+    if (f->n_fused == 0) {
+        FOLIO_FREE(f->to->nodes);
+        memset(f->to, 0, sizeof *f->to);
     }
     return FOLIO_OK;
+}
+
+folio_status folio_lower_fuse(const folio_lower_params *p, folio_lowered *l)
+{
+    fuse few = {.p = p, .from = &l->plain, .to = &l->fused};
+    fuse many = {.p = p, .from = &l->plain, .to = &l->many, .many = true};
+    FOLIO_RETURN_IF(fuse_all(&few));
+    return p->step_tok > p->few_tok ? fuse_all(&many) : FOLIO_OK;
 }

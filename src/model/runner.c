@@ -321,6 +321,8 @@ static const char *case_of(const folio_runner *r, const folio_sequence *seq,
 {
     if (seq == &r->low.fused)
         return n->borrowed ? NULL : "few tokens";
+    if (seq == &r->low.many)
+        return n->borrowed ? NULL : "many tokens";
     if (n->op[FOLIO_FEW] == n->op[FOLIO_MANY])
         return "any tokens";
     return regime == FOLIO_FEW ? "few tokens" : "many tokens";
@@ -346,8 +348,10 @@ static void add_choice(folio_runner *r, const folio_node *n, int regime,
 /* One line per distinct (op, variant, case), for reports. */
 static folio_status list_choices(folio_runner *r)
 {
-    const folio_sequence *const seqs[] = {&r->low.fused, &r->low.plain};
-    int32_t n = r->low.fused.n_nodes + r->low.plain.n_nodes;
+    const folio_sequence *const seqs[] = {&r->low.fused, &r->low.many,
+                                          &r->low.plain};
+    int32_t n =
+        r->low.fused.n_nodes + r->low.many.n_nodes + r->low.plain.n_nodes;
     r->choices = folio_calloc((size_t)n * FOLIO_REGIMES, sizeof *r->choices);
     if (!r->choices)
         return FOLIO_E_NOMEM;
@@ -474,7 +478,7 @@ static bool has_q8(const folio_sequence *s)
 /* The coarsest arithmetic that a step goes through. */
 static const char *arithmetic_of(const folio_runner *r)
 {
-    if (has_q8(&r->low.plain) || has_q8(&r->low.fused))
+    if (has_q8(&r->low.plain) || has_q8(&r->low.fused) || has_q8(&r->low.many))
         return "q8";
     return r->prm.kv_type == FOLIO_KV_F32 ? "f32" : "f16";
 }

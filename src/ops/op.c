@@ -99,6 +99,8 @@ const char *folio_variant_refuse(const folio_device *dev,
         return "not deterministic";
     if (prm->exact && (var->flags & FOLIO_VAR_INEXACT))
         return "not exact";
+    if (prm->many && !(var->flags & FOLIO_VAR_MANY))
+        return "not for many tokens";
     return var->fns->fits ? var->fns->fits(dev, prm, args) : NULL;
 }
 

@@ -318,6 +318,7 @@ typedef struct folio_op_params {
     bool deterministic; /* only batch_invariant variants, one per op for every
                            n_tok */
     bool exact;         /* no reduced-precision arithmetic */
+    bool many;          /* only variants marked FOLIO_VAR_MANY */
     /* For tests: the self-test of this variant sees one wrong number. */
     const char *break_variant;
     /* For checks: variants marked FOLIO_VAR_EMULATED run in their portable form
@@ -337,7 +338,8 @@ enum {
     FOLIO_VAR_INEXACT = 4,         /* 8- or 16-bit arithmetic: not for exact */
     FOLIO_VAR_FLOOR = 8,           /* needs nothing, fits what ref accepts */
     FOLIO_VAR_EMULATED = 16,       /* has a portable form, for checks alone */
-    FOLIO_VAR_Q8 = 32              /* INEXACT by activations of 8 bits */
+    FOLIO_VAR_Q8 = 32,             /* INEXACT by activations of 8 bits */
+    FOLIO_VAR_MANY = 64            /* a fused op that pays for many tokens */
 };
 
 /* What a variant does; `args` is the op's argument struct. In fits and open

@@ -9,11 +9,13 @@
 #define FOLIO_GEMM_BIAS       1
 #define FOLIO_GEMM_ACCUMULATE 2
 #define FOLIO_GEMM_WORDS      4
+#define FOLIO_GEMM_BIAS_1     8
+#define FOLIO_GEMM_BIAS_2     16
 
 /* Scratch is used from the next multiple of this on. */
 #define FOLIO_GEMM_ALIGN 256
 
-/* The op's kernel gemm_pack. */
+/* The op's kernel gemm_pack, or norm_pack. */
 #define FOLIO_GEMM_PACK_KERNEL (FOLIO_OP_MAX_KERNELS - 1)
 
 /* From FOLIO_TUNE, before that from the op's own parameters. */
@@ -39,5 +41,13 @@ folio_status folio_cl_pack_run(folio_op *op, folio_queue *q,
                                const folio_linear_args *a, int32_t wg,
                                int32_t tile, bool in_tiles, bool even_odd,
                                folio_view to) FOLIO_NODISCARD;
+
+/* The same with the norm before it, for norm_linear; always in tiles. */
+folio_status folio_cl_norm_pack_open(folio_op *op, int32_t dim,
+                                     int32_t *wg) FOLIO_NODISCARD;
+folio_status folio_cl_norm_pack_run(folio_op *op, folio_queue *q,
+                                    const folio_norm_linear_args *a, int32_t wg,
+                                    int32_t tile, bool even_odd,
+                                    folio_view to) FOLIO_NODISCARD;
 
 #endif
