@@ -86,9 +86,9 @@ void folio_lowered_fini(folio_lowered *l);
 folio_node *folio_sequence_add(folio_sequence *s, folio_op_id id);
 
 /* Fills l->fused and l->many from l->plain, whose args are complete and ops not
- * open yet:
- * nodes that one op of a kernel of its own can stand for are replaced, those
- * that stay borrow the op of their plain node (folio_lower opens it). */
+ * open yet: nodes that one op of a kernel of its own can stand for are
+ * replaced, those that stay borrow the op of their plain node (folio_lower
+ * opens it). */
 folio_status folio_lower_fuse(const folio_lower_params *p,
                               folio_lowered *l) FOLIO_NODISCARD;
 

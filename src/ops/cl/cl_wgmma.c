@@ -123,10 +123,16 @@ static token_step get_step(const folio_op *op, const job *j, int i)
     return s;
 }
 
-static int count_steps(const folio_op *op)
+static int count_steps(const folio_op *op, const job *j)
 {
-    return folio_cl_emulates(op) ? FOLIO_COUNT(emu_steps)
-                                 : FOLIO_COUNT(ptx_steps);
+    const folio_weight *w = j->part[0].w;
+    if (folio_cl_emulates(op))
+        return FOLIO_COUNT(emu_steps);
+    /* With halves from registers and three parts to tell apart, the widest
+     * tile does not fit the registers. */
+    const bool spills =
+        norms(op) && w->type == FOLIO_TYPE_F16 && w->packing == FOLIO_PACK_RG16;
+    return FOLIO_COUNT(ptx_steps) - (spills ? 1 : 0);
 }
 
 /* The narrowest step that holds all tokens, else the widest that still gives
@@ -278,7 +284,7 @@ static folio_status open_wgmma(folio_op *op, const void *args)
         op->scratch_bytes =
             FOLIO_MAX(op->scratch_bytes, bytes + FOLIO_GEMM_ALIGN);
         n++;
-    } while (n < count_steps(op) &&
+    } while (n < count_steps(op, &j) &&
              get_step(op, &j, n - 1).bn < FOLIO_MAX(j.n_tok, op->geo[GEO_BN]));
     op->geo[GEO_STEPS] = n;
     /* Counters of the parts that have come, of both halves of a tile. */
