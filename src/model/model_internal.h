@@ -18,6 +18,7 @@ struct folio_model {
     folio_log log;
     uint64_t n_params;
     bool exact;
+    bool emulate; /* for tests: folio_op_params of runners opened later */
 };
 
 folio_model *folio_model_retain(folio_model *m);

@@ -122,6 +122,7 @@ static folio_status resolve(folio_runner *r)
                    !(folio_device_caps(r->dev) & FOLIO_CAP_CPU);
     r->ops.deterministic = p->deterministic;
     r->ops.exact = p->exact || r->model->exact;
+    r->ops.emulate = r->model->emulate;
     r->limits = (folio_batch_limits){
         .n_vocab = d->n_vocab,
         .n_blocks = p->n_blocks,
