@@ -10,7 +10,7 @@
 #include <string.h>
 
 /* Raised whenever a probe changes, so that old verdicts are not believed. */
-#define PROBES_REVISION 2u
+#define PROBES_REVISION 3u
 
 /* From cl_khr_integer_dot_product, cl_intel_required_subgroup_size: older
  * headers lack them. */
