@@ -322,7 +322,7 @@ typedef struct folio_op_params {
     /* For tests: the self-test of this variant sees one wrong number. */
     const char *break_variant;
     /* For checks: variants marked FOLIO_VAR_EMULATED run in their portable form
-     * where the device lacks what they need. Never set by a runner. */
+     * where the device lacks what they need. A runner's only in a test. */
     bool emulate;
     /* "NAME=number,...": a variant's own settings in place of its choice, where
      * it knows the name; NULL = none. For measurements. */

@@ -280,7 +280,7 @@ Test(ops_self_pocl, eight_bits_pass, .timeout = 300)
         const void *args = &c[rows[i].op];
         bool parts = strstr(rows[i].name, "_parts") != NULL;
         if (rows[i].where != FOLIO_ON_CL || rows[i].op < FOLIO_OP_NORM_LINEAR ||
-            !(parts || (rows[i].flags & FOLIO_VAR_INEXACT)))
+            !(parts || (rows[i].flags & FOLIO_VAR_Q8)))
             continue;
         cr_expect_null(folio_variant_refuse(l.dev, &rows[i], &prm, args));
         cr_assert_eq(folio_variant_open(l.dev, &rows[i], &prm, args, &op),
