@@ -70,7 +70,7 @@ static void note_plan(folio_engine *e, const folio_step *step, uint64_t now)
 /* ---- failures ------------------------------------------------------------ */
 
 /* Nothing moves any more: everybody ends with `st`. */
-static void fail_engine(folio_engine *e, folio_status st, uint64_t now)
+static void fail_engine(folio_engine *e, folio_status st)
 {
     folio_door *d = &e->door;
     e->failed = st;
@@ -80,6 +80,7 @@ static void fail_engine(folio_engine *e, folio_status st, uint64_t now)
     d->in_end = &d->in;
     d->settled = true;
     pthread_mutex_unlock(&d->lock);
+    const uint64_t now = folio_engine_now(e); /* after all who entered */
     for (uint32_t i = 0; i <= d->id_mask; i++)
         for (folio_job *job = d->by_id[i]; job; job = job->next_id)
             for (int32_t k = 0; k < job->n; k++) {
@@ -360,7 +361,7 @@ folio_status folio_engine_step(folio_engine *e, folio_event *events, size_t cap,
             return e->failed;
         const folio_status st = turn(e);
         if (st != FOLIO_OK)
-            fail_engine(e, st, folio_engine_now(e));
+            fail_engine(e, st);
         folio_engine_publish(e);
         if (st != FOLIO_OK && !e->events)
             return st;

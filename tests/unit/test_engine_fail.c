@@ -238,6 +238,62 @@ Test(engine_fail, a_lost_device_ends_everything)
     cr_assert(folio_engine_is_idle(b.e));
 }
 
+/* A clock that goes by one a reading; while it is read for the `at`th time
+ * somebody submits. */
+typedef struct busy_clock {
+    uint64_t now;
+    int n, at;
+    uint64_t id; /* 0: refused */
+} busy_clock;
+
+static uint64_t busy_now(void *user)
+{
+    busy_clock *c = user;
+    const uint64_t now = ++c->now;
+    if (c->n++ == c->at) {
+        folio_engine_request r;
+        folio_engine_request_default(&r);
+        r.prompt = some;
+        r.n_prompt = 4;
+        const folio_status st = folio_engine_submit(b.e, &r, &c->id);
+        cr_assert(st == FOLIO_OK || st == FOLIO_E_DEVICE);
+    }
+    return now;
+}
+
+/* Whoever enters while the engine fails ends with it, and has not waited since
+ * before the world began. */
+Test(engine_fail, entering_a_failing_engine)
+{
+    int n_entered = 0, n_read = 1;
+    for (int at = 0; at < n_read; at++) {
+        busy_clock c = {.at = at + 1}; /* the first one is of the submit */
+        b.p.now_ns = busy_now;
+        b.p.clock_user = &c;
+        eng_open(&b);
+        const uint64_t id = eng_submit(&b, some, 8, 9);
+        break_at(3, 1, FOLIO_E_DEVICE, true);
+        folio_status st = FOLIO_OK;
+        size_t n;
+        for (int guard = 0; st == FOLIO_OK && guard < 20; guard++)
+            st = eng_try(&b, &n);
+        cr_assert_eq(st, FOLIO_E_DEVICE);
+        cr_assert(folio_engine_is_idle(b.e));
+        cr_assert(eng_find(&b, id, 0)->ended);
+        if (c.id) {
+            const eng_answer *a = eng_find(&b, c.id, 0);
+            cr_assert(a->ended);
+            cr_assert_eq(a->end.status, FOLIO_E_DEVICE);
+            cr_assert_leq(a->end.queue_ns, c.now, "reading %d: %llu", at,
+                          (unsigned long long)a->end.queue_ns);
+            cr_assert_leq(a->end.prefill_ns, c.now);
+            n_entered++;
+        }
+        n_read = c.n - 1;
+    }
+    cr_assert_gt(n_entered, 4);
+}
+
 /* ---- NaN ----------------------------------------------------------------- */
 
 /* The results of the third step say that row 1 holds NaNs. */
