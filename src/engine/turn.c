@@ -347,6 +347,17 @@ void folio_engine_publish(folio_engine *e)
     pthread_mutex_unlock(&e->door.lock);
 }
 
+/* What a turn may end with beside these is an invariant that broke, and
+ * nobody's request is to blame. */
+static folio_status failure_of(const folio_engine *e, folio_status st)
+{
+    if (st == FOLIO_E_DEVICE || st == FOLIO_E_INTERNAL || st == FOLIO_E_STUCK)
+        return st;
+    return folio_fail(&e->log, FOLIO_E_INTERNAL,
+                      "engine: a step came to %s, which it never may",
+                      folio_status_name(st));
+}
+
 folio_status folio_engine_step(folio_engine *e, folio_event *events, size_t cap,
                                size_t *n)
 {
@@ -359,9 +370,11 @@ folio_status folio_engine_step(folio_engine *e, folio_event *events, size_t cap,
     if (!e->events) {
         if (e->failed != FOLIO_OK)
             return e->failed;
-        const folio_status st = turn(e);
-        if (st != FOLIO_OK)
+        folio_status st = turn(e);
+        if (st != FOLIO_OK) {
+            st = failure_of(e, st);
             fail_engine(e, st);
+        }
         folio_engine_publish(e);
         if (st != FOLIO_OK && !e->events)
             return st;

@@ -9,6 +9,7 @@
 
 #include "device/dev.h"
 #include "ops/sample_row.h"
+#include "sched/sched_state.h"
 #include "unit/engine_bed.h"
 #include "unit/fail_alloc.h"
 
@@ -292,6 +293,28 @@ Test(engine_fail, entering_a_failing_engine)
         n_read = c.n - 1;
     }
     cr_assert_gt(n_entered, 4);
+}
+
+/* An invariant that breaks is INTERNAL, whatever the call that found it says.
+ */
+Test(engine_fail, a_broken_invariant_is_internal)
+{
+    for (int way = 0; way < 2; way++) {
+        size_t n;
+        eng_open(&b);
+        const uint64_t id = eng_submit(&b, some, 8, 9);
+        if (way == 1)
+            eng_step(&b);
+        if (way == 0) /* the door let it in: there must be room */
+            b.e->sched->p.max_requests = 0;
+        else /* nobody else touches the scheduler's steps */
+            b.e->sched->n_steps = 2;
+        eng_step(&b);
+        cr_assert_eq(eng_find(&b, id, 0)->end.status, FOLIO_E_INTERNAL);
+        cr_assert_eq(eng_stats(&b).failed, FOLIO_E_INTERNAL);
+        cr_assert_eq(eng_try(&b, &n), FOLIO_E_INTERNAL);
+        cr_assert_neq(b.tiny.ear.err[0], '\0');
+    }
 }
 
 /* ---- NaN ----------------------------------------------------------------- */
