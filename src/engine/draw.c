@@ -84,6 +84,13 @@ static folio_status check_logits(const folio_engine *e, const folio_job *job,
     return FOLIO_OK;
 }
 
+/* The row was sound when its callback got it, and so are the request's own bans
+ * and biases. */
+static folio_status blame(const folio_job *job, folio_status st)
+{
+    return st == FOLIO_E_INTERNAL && job->logits ? FOLIO_E_INVAL : st;
+}
+
 /* Whatever fails ends its completion: INVAL where its callback is to blame. */
 static folio_status draw_row(folio_engine *e, folio_answer *a,
                              const folio_step_row *at, float *logits,
@@ -106,8 +113,9 @@ static folio_status draw_row(folio_engine *e, folio_answer *a,
         if (*id >= 0 && *id < e->n_ids)
             return job->logprobs < 0
                        ? FOLIO_OK
-                       : folio_sampler_score(e->sampler, logits, e->n_ids, *id,
-                                             job->logprobs, res);
+                       : blame(job,
+                               folio_sampler_score(e->sampler, logits, e->n_ids,
+                                                   *id, job->logprobs, res));
         if (*id != FOLIO_LOGITS_DRAW)
             return folio_fail(&e->log, FOLIO_E_INVAL,
                               "request %llu: its logits callback chose id %d "
@@ -118,8 +126,7 @@ static folio_status draw_row(folio_engine *e, folio_answer *a,
         folio_sampler_run(e->sampler, &job->sample, &row, res);
     if (st == FOLIO_OK)
         *id = res->id;
-    /* The row was sound, and so are the request's own bans and biases. */
-    return st == FOLIO_E_INTERNAL && job->logits ? FOLIO_E_INVAL : st;
+    return blame(job, st);
 }
 
 /* ---- prompts ------------------------------------------------------------- */

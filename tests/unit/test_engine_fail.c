@@ -425,6 +425,31 @@ Test(engine_fail, a_callback_that_chooses_is_not_asked_of_nans)
     eng_at_rest(&b);
 }
 
+/* Leaves a NaN and chooses all the same. */
+static int32_t spoil_and_choose(void *user, folio_logits_row *row)
+{
+    (void)user;
+    row->logits[7] = NAN;
+    return 3;
+}
+
+/* Asked for its log-probabilities, the row is what its callback left. */
+Test(engine_fail, a_row_spoilt_by_its_callback_is_its_callers_fault)
+{
+    folio_engine_request r;
+    eng_open(&b);
+    folio_engine_request_default(&r);
+    r.prompt = some;
+    r.n_prompt = 4;
+    r.logits = spoil_and_choose;
+    r.logprobs = 2;
+    const uint64_t id = eng_submit_as(&b, &r);
+    eng_drain(&b, 20);
+    cr_assert_eq(eng_find(&b, id, 0)->end.reason, FOLIO_REASON_ERROR);
+    cr_assert_eq(eng_find(&b, id, 0)->end.status, FOLIO_E_INVAL);
+    eng_at_rest(&b);
+}
+
 /* ---- memory -------------------------------------------------------------- */
 
 Test(engine_fail, open_without_memory)
