@@ -120,12 +120,15 @@ void folio_answer_end(folio_engine *e, folio_answer *a, folio_finish_reason why,
         return;
     if (!a->has_token)
         a->n_token = a->n_text = 0;
-    const int32_t hit = job->stops ? a->stop.hit : -1;
     flush_text(a);
+    /* Also one that only what was held back has made whole. */
+    const int32_t hit = job->stops ? a->stop.hit : -1;
     if (r && r->state == FOLIO_REQUEST_FINISHED) {
         why = reason_of(r->finish);
         status = r->status;
     }
+    if (hit >= 0 && why == FOLIO_REASON_LENGTH)
+        why = FOLIO_REASON_STOP;
     *end = (folio_event){.kind = FOLIO_EVENT_FINISHED,
                          .request = job->id,
                          .completion = a->index,

@@ -494,6 +494,33 @@ Test(engine_life, an_open_character_comes_with_the_end)
     cr_assert_str_eq(eng_find(&b, id, 0)->text, "a\xef\xbf\xbd");
 }
 
+/* What comes with the end may complete a stop string, too. */
+Test(engine_life, a_stop_string_that_the_end_completes)
+{
+    static const int32_t ids[] = {0, 1, ID_F0};
+    static const char *const stop[] = {"zz", "b\xef\xbf\xbd"};
+    const script s = {ids, 3};
+    for (int n = 2; n <= 3; n++) {
+        folio_engine_request r;
+        eng_open(&b);
+        folio_engine_request_default(&r);
+        r.prompt = some;
+        r.n_prompt = 4;
+        r.max_new = n;
+        r.logits = follow;
+        r.logits_user = (void *)&s;
+        r.stop = stop;
+        r.n_stop = 2;
+        const uint64_t id = eng_submit_as(&b, &r);
+        eng_drain(&b, 9);
+        const eng_answer *a = eng_find(&b, id, 0);
+        cr_assert_str_eq(a->text, n == 2 ? "ab" : "a");
+        cr_assert_eq(a->end.stop, n == 2 ? -1 : 1);
+        expect_end(id, 0, n == 2 ? FOLIO_REASON_LENGTH : FOLIO_REASON_STOP,
+                   FOLIO_OK);
+    }
+}
+
 Test(engine_life, the_end_token_is_counted_and_has_no_text)
 {
     static const int32_t ids[] = {0, 1, ID_EOS};
