@@ -28,9 +28,10 @@ void folio_engine_params_default(folio_engine_params *p)
                                .max_waiting = 4096};
 }
 
+/* From 1 on: where a time is kept, 0 means that it did not come yet. */
 uint64_t folio_engine_now(const folio_engine *e)
 {
-    return e->p.now_ns ? e->p.now_ns(e->p.clock_user) : folio_clock_ns();
+    return 1 + (e->p.now_ns ? e->p.now_ns(e->p.clock_user) : folio_clock_ns());
 }
 
 static folio_status check_params(const folio_engine *e)

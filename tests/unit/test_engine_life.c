@@ -226,6 +226,25 @@ Test(engine_life, times_are_those_of_the_last_id)
     cr_assert_eq(a->decode_ns, 10);
 }
 
+/* A clock may begin at 0. */
+Test(engine_life, times_on_a_clock_that_begins_at_nought)
+{
+    b.clock = 0;
+    b.p.trace_steps = 4;
+    eng_open(&b);
+    const uint64_t id = eng_submit(&b, some, 4, 3);
+    eng_step(&b);
+    b.clock = 10;
+    eng_drain(&b, 9);
+    const folio_event *a = &eng_find(&b, id, 0)->end;
+    cr_assert_eq(a->queue_ns, 0);
+    cr_assert_eq(a->prefill_ns, 0);
+    cr_assert_eq(a->decode_ns, 10);
+    for (int i = 0; i < 3; i++)
+        cr_assert(b.e->span[i].begin && b.e->span[i].planned &&
+                  b.e->span[i].sampled && b.e->span[i].end);
+}
+
 /* ---- the door ------------------------------------------------------------ */
 
 Test(engine_life, the_queue_is_bounded)
