@@ -103,6 +103,11 @@ static folio_status check_pool(const folio_engine *e, int64_t n)
                           "folio_engine_params.watermark_blocks is %d, it must "
                           "be less than the %lld blocks of the pool",
                           e->p.watermark_blocks, (long long)n);
+    if (n > INT32_MAX / e->p.block_size)
+        return folio_fail(&e->log, FOLIO_E_TOO_LARGE,
+                          "engine: %lld blocks of %d tokens are more than %d "
+                          "slots",
+                          (long long)n, e->p.block_size, INT32_MAX);
     if (info.global_bytes == 0 ||
         (live <= info.global_bytes && pool <= info.global_bytes - live))
         return FOLIO_OK;

@@ -318,6 +318,25 @@ Test(engine_open, a_pool_beyond_the_memory_is_refused_before_it_is_filled)
     cr_assert_eq(info().n_blocks, 4096);
 }
 
+/* More slots than there are numbers, where no memory says stop first. */
+Test(engine_open, more_slots_than_can_be_numbered_are_refused)
+{
+    b.dev->info.kind = FOLIO_DEVICE_GPU_DISCRETE;
+    b.dev->info.global_bytes = 0;
+    b.model->desc.ctx_train = b.p.max_ctx = 1 << 20;
+    for (int chunking = 0; chunking < 2; chunking++) {
+        b.p.chunking = chunking;
+        b.p.max_seqs = 1 << 16;
+        b.p.budget = 1 << 16;
+        b.p.n_blocks = INT32_MAX;
+        b.p.block_size = 1 << 20;
+        refused(FOLIO_E_TOO_LARGE, "1048576");
+        refused(FOLIO_E_TOO_LARGE, "2147483647");
+        b.p.n_blocks = 1 << 11; /* one more than 2^31 - 1 */
+        refused(FOLIO_E_TOO_LARGE, "2048");
+    }
+}
+
 Test(engine_open, figures_of_nothing)
 {
     folio_engine_info i = {.size = sizeof i, .n_blocks = 7};
