@@ -179,7 +179,7 @@ typedef struct ck_ctx {
     double read_rate;  /* of the device's memory, GB/s */
     uint64_t seed;
     const char *device; /* as asked for */
-    const char *only;
+    const char *only, *without;
     const char *tune; /* folio_op_params.tune of every op */
     int passed, failed;
     bool dead;     /* the device failed: nothing more can run */

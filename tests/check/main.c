@@ -13,7 +13,7 @@
 #include <string.h>
 
 typedef struct options {
-    const char *device, *only, *require, *dump_dir, *tune;
+    const char *device, *only, *without, *require, *dump_dir, *tune;
     uint64_t seed;
     ck_size size;
     bool exact_buffers, list, bench, bench_attn, bench_linear, self_test,
@@ -27,6 +27,7 @@ static void usage(FILE *f)
           "of a name\n"
           "  --only A,B         variants or cases whose name contains one of "
           "them\n"
+          "  --without A,B      no variants whose name contains one of them\n"
           "  --tune A=1,B=2     settings of variants that know these names;\n"
           "                     in a table of one op several, by ;\n"
           "  --seed N           other numbers (default 1)\n"
@@ -63,6 +64,8 @@ static bool parse(int argc, char **argv, options *o, int *status)
             text = &o->device;
         else if (strcmp(a, "--only") == 0)
             text = &o->only;
+        else if (strcmp(a, "--without") == 0)
+            text = &o->without;
         else if (strcmp(a, "--require") == 0)
             text = &o->require;
         else if (strcmp(a, "--tune") == 0)
@@ -309,6 +312,7 @@ int main(int argc, char **argv)
     setvbuf(stdout, NULL, _IOLBF, 1 << 14);
     ck_ctx c = {.seed = o.seed,
                 .only = o.only,
+                .without = o.without,
                 .size = o.size,
                 .device = o.device,
                 .tune = o.tune};

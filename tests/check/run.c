@@ -80,19 +80,26 @@ static bool picked(const ck_ctx *c, const ck_problem *p,
     return (var->flags & FOLIO_VAR_FLOOR) != 0;
 }
 
-/* --only A,B: a part of the variant's or the case's name. */
-static bool selected(const ck_ctx *c, const folio_variant *var,
-                     const char *name)
+/* A part of the comma-separated list is a part of one of the names. */
+static bool listed(const char *list, const char *name, const char *other)
 {
     char part[100];
-    for (const char *p = c->only; p && *p;) {
+    for (const char *p = list; p && *p;) {
         size_t n = strcspn(p, ",");
         snprintf(part, sizeof part, "%.*s", (int)n, p);
-        if (n > 0 && (strstr(var->name, part) || strstr(name, part)))
+        if (n > 0 && (strstr(name, part) || strstr(other, part)))
             return true;
         p += n + (p[n] == ',');
     }
-    return !c->only;
+    return false;
+}
+
+/* --only names variants or cases, --without variants. */
+static bool selected(const ck_ctx *c, const folio_variant *var,
+                     const char *name)
+{
+    return (!c->only || listed(c->only, var->name, name)) &&
+           !listed(c->without, var->name, "");
 }
 
 bool ck_wanted(const ck_ctx *c, folio_op_id op, const char *name)
