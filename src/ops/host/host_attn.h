@@ -11,7 +11,8 @@ enum {
     HOST_ATTN_ROWS = 32,  /* query rows that share a tile */
     HOST_ATTN_DIMS = 256, /* largest head */
     HOST_ATTN_PAD = 32,   /* row lengths are multiples of it */
-    HOST_ATTN_BLOCK = 4   /* rows of one call of scores and mix */
+    HOST_ATTN_BLOCK = 4,  /* most rows of one call of scores and mix */
+    HOST_ATTN_RUN = 16    /* keys of a run of halves */
 };
 
 /* Order of a KV tile in memory: element (t, d) at
@@ -21,27 +22,46 @@ typedef struct host_attn_order {
     bool half;
 } host_attn_order;
 
+/* A tile's KEYS keys as halves that are read where they lie, which is in two
+ * runs: key i, dim d of a run at [d * step + i], its value at [i * step + d].
+ * ahead: runs that come next and are asked of memory meanwhile, or the same. */
+typedef struct host_attn_runs {
+    const uint16_t *run[HOST_ATTN_KEYS / HOST_ATTN_RUN];
+    const uint16_t *ahead[HOST_ATTN_KEYS / HOST_ATTN_RUN];
+    int32_t step;
+} host_attn_runs;
+
 typedef struct folio_host_attn_set {
     const char *name;
     /* Tokens t..t+n-1 of a block: keys to dst[d * KEYS + i], values to
-     * dst[i * pad + d], i from 0. */
-    void (*load_keys)(const host_attn_order *o, const void *tile, int32_t t,
-                      int32_t n, float *dst);
-    void (*load_values)(const host_attn_order *o, const void *tile, int32_t t,
-                        int32_t n, float *dst, int32_t pad);
-    /* s[r][j] = sum over d, in order, of q[r][d] * keys[d * KEYS + j]. */
-    void (*scores)(const float *const q[HOST_ATTN_BLOCK], const float *keys,
-                   int32_t hd, float *const s[HOST_ATTN_BLOCK]);
+     * dst[i * pad + d], i from 0. ahead: NULL or a block whose tokens t..t+n-1
+     * are asked of memory meanwhile. */
+    void (*load_keys)(const host_attn_order *o, const void *tile,
+                      const void *ahead, int32_t t, int32_t n, float *dst);
+    void (*load_values)(const host_attn_order *o, const void *tile,
+                        const void *ahead, int32_t t, int32_t n, float *dst,
+                        int32_t pad);
+    /* s[r][j] = sum over d, in order, of q[r][d] * keys[d * KEYS + j], for r
+     * below n, which is 1..BLOCK here as in mix. */
+    void (*scores)(int32_t n, const float *const *q, const float *keys,
+                   int32_t hd, float *const *s);
     /* Online softmax, base 2, over s[first..last-1]: s becomes the weights, 0
      * elsewhere; *max and sum[KEYS] move on; returns what older results must be
      * multiplied with. */
     float (*weights)(float *s, int32_t first, int32_t last, float *max,
                      float *sum);
     /* o[r][d] += sum over j in first..last-1, in order, of p[r][j] * v[j]. */
-    void (*mix)(const float *const p[HOST_ATTN_BLOCK], const float *values,
-                int32_t pad, int32_t first, int32_t last,
-                float *const o[HOST_ATTN_BLOCK]);
+    void (*mix)(int32_t n, const float *const *p, const float *values,
+                int32_t pad, int32_t first, int32_t last, float *const *o);
     void (*scale)(float *o, int32_t pad, float by);
+    /* scores and mix without floats in between, with the same bits; both NULL
+     * where converting halves is slow. hd is a multiple of PAD. */
+    void (*scores_half)(int32_t n, const float *const *q,
+                        const host_attn_runs *keys, int32_t hd,
+                        float *const *s);
+    void (*mix_half)(int32_t n, const float *const *p,
+                     const host_attn_runs *values, int32_t hd, int32_t first,
+                     int32_t last, float *const *o);
 } folio_host_attn_set;
 
 extern const folio_host_attn_set folio_host_attn_base;

@@ -25,5 +25,18 @@ static inline void convert_halves(float *dst, const uint16_t *src)
     }
 }
 #define CONVERT(dst, src) convert_halves(dst, src)
+#define WIDE              HALVES
+#define CONVERT_WIDE      CONVERT
+
+#define VMAX(a, b) pick((a) > (b), a, b)
+#define VTOP(a)    top_lane((const float *)&(a))
+
+static inline float top_lane(const float *v)
+{
+    float top = v[0];
+    for (int i = 1; i < LANES; i++)
+        top = v[i] > top ? v[i] : top;
+    return top;
+}
 
 #include "ops/host/host_attn_impl.h"

@@ -1,8 +1,10 @@
 /* ops/host/host_attn_impl.h: body of the vector pieces of attention. The
  * including file defines SET (name of the table), SET_NAME, LANES (floats per
- * vector), VFMA(a, b, c) and HALVES (halves converted at once) with
- * CONVERT(dst, src) for that many. Every number is summed in the same order
- * whatever LANES is. */
+ * vector), VFMA(a, b, c), VMAX(a, b) (b where either is not a number), VTOP(a)
+ * (the largest lane), HALVES (halves converted at once) with CONVERT(dst, src)
+ * for that many, and WIDE with CONVERT_WIDE for the most at once, at most 16;
+ * and, where that is one instruction, WIDEN(p), the vector of LANES halves at
+ * p. Every number is summed in the same order whatever LANES is. */
 #include "base/half.h"
 #include "ops/host/host_attn.h"
 
@@ -43,19 +45,35 @@ static inline void convert(const host_attn_order *o, const void *src, size_t at,
     }
     const uint16_t *h = (const uint16_t *)src + at;
     int32_t i = 0;
+    for (; i + WIDE <= n; i += WIDE)
+        CONVERT_WIDE(dst + i, h + i);
     for (; i + HALVES <= n; i += HALVES)
         CONVERT(dst + i, h + i);
     for (; i < n; i++)
         dst[i] = folio_f16_to_f32(h[i]);
 }
 
-/* Dims 0..hd-1 of token t, where each token's X dims lie together. */
-static void load_token(const host_attn_order *o, const void *tile, int32_t t,
-                       float *row)
+/* The line of `ahead`, a tile that is read soon, that lies where element `at`
+ * of this one does. Asked for bit by bit: a processor can only wait for a few
+ * lines at a time. */
+static inline void expect(const host_attn_order *o, const void *ahead,
+                          size_t at)
 {
+    if (ahead)
+        __builtin_prefetch((const char *)ahead + at * (o->half ? 2 : 4));
+}
+
+/* Dims 0..hd-1 of token t, where each token's X dims lie together. */
+static inline void load_token(const host_attn_order *o, const void *tile,
+                              const void *ahead, int32_t t, float *row)
+{
+    const size_t line = o->half ? 32 : 16;
     size_t at = (size_t)t * (size_t)o->x, step = (size_t)o->bs * (size_t)o->x;
-    for (int32_t d = 0; d < o->hd; d += o->x, at += step)
+    for (int32_t d = 0; d < o->hd; d += o->x, at += step) {
+        for (size_t i = 0; i < (size_t)o->x; i += line)
+            expect(o, ahead, at + i);
         convert(o, tile, at, o->x, row + d);
+    }
 }
 
 /* Y > 1: tokens t..t+n-1 to dst[i * tok_step + d * dim_step]. Small groups of
@@ -91,102 +109,197 @@ static void load_groups(const host_attn_order *o, const void *tile, int32_t t,
     }
 }
 
-static void load_keys(const host_attn_order *o, const void *tile, int32_t t,
-                      int32_t n, float *dst)
+static void load_keys(const host_attn_order *o, const void *tile,
+                      const void *ahead, int32_t t, int32_t n, float *dst)
 {
     if (o->y > 1) {
         load_groups(o, tile, t, n, dst, 1, HOST_ATTN_KEYS);
         return;
     }
     if (o->x == 1) {
-        for (int32_t d = 0; d < o->hd; d++)
-            convert(o, tile, (size_t)d * (size_t)o->bs + (size_t)t, n,
-                    dst + d * HOST_ATTN_KEYS);
+        for (int32_t d = 0; d < o->hd; d++) {
+            size_t at = (size_t)d * (size_t)o->bs + (size_t)t;
+            expect(o, ahead, at);
+            convert(o, tile, at, n, dst + d * HOST_ATTN_KEYS);
+        }
         return;
     }
     for (int32_t i = 0; i < n; i++) {
         float row[HOST_ATTN_DIMS];
-        load_token(o, tile, t + i, row);
+        load_token(o, tile, ahead, t + i, row);
         for (int32_t d = 0; d < o->hd; d++)
             dst[d * HOST_ATTN_KEYS + i] = row[d];
     }
 }
 
-static void load_values(const host_attn_order *o, const void *tile, int32_t t,
-                        int32_t n, float *dst, int32_t pad)
+static void load_values(const host_attn_order *o, const void *tile,
+                        const void *ahead, int32_t t, int32_t n, float *dst,
+                        int32_t pad)
 {
     if (o->y > 1) {
         load_groups(o, tile, t, n, dst, pad, 1);
         return;
     }
     for (int32_t i = 0; i < n; i++)
-        load_token(o, tile, t + i, dst + i * pad);
+        load_token(o, tile, ahead, t + i, dst + i * pad);
 }
 
-/* Four rows times two vectors of keys or dims at a time: eight sums, enough to
- * hide the latency of a multiply-add. */
-static void scores(const float *const q[HOST_ATTN_BLOCK], const float *keys,
-                   int32_t hd, float *const s[HOST_ATTN_BLOCK])
-{
-    const float *q0 = q[0], *q1 = q[1], *q2 = q[2], *q3 = q[3];
-    for (int32_t j = 0; j < HOST_ATTN_KEYS; j += 2 * LANES) {
-        vec a0 = {0}, a1 = {0}, a2 = {0}, a3 = {0};
-        vec b0 = {0}, b1 = {0}, b2 = {0}, b3 = {0};
-        const float *k = keys + j;
-        for (int32_t d = 0; d < hd; d++, k += HOST_ATTN_KEYS) {
-            vec ka = load(k), kb = load(k + LANES);
-            a0 = VFMA(all(q0[d]), ka, a0);
-            b0 = VFMA(all(q0[d]), kb, b0);
-            a1 = VFMA(all(q1[d]), ka, a1);
-            b1 = VFMA(all(q1[d]), kb, b1);
-            a2 = VFMA(all(q2[d]), ka, a2);
-            b2 = VFMA(all(q2[d]), kb, b2);
-            a3 = VFMA(all(q3[d]), ka, a3);
-            b3 = VFMA(all(q3[d]), kb, b3);
-        }
-        store(s[0] + j, a0);
-        store(s[0] + j + LANES, b0);
-        store(s[1] + j, a1);
-        store(s[1] + j + LANES, b1);
-        store(s[2] + j, a2);
-        store(s[2] + j + LANES, b2);
-        store(s[3] + j, a3);
-        store(s[3] + j + LANES, b3);
+#define ROWS_1(M) M(0)
+#define ROWS_2(M) ROWS_1(M) M(1)
+#define ROWS_3(M) ROWS_2(M) M(2)
+#define ROWS_4(M) ROWS_3(M) M(3)
+
+/* Rows times two vectors of keys or dims at a time: with four rows eight sums,
+ * enough to hide the latency of a multiply-add. A row's sums are the same
+ * whatever rows are beside it. */
+#define SCORE_NEW(r) vec a##r = {0}, b##r = {0};
+#define SCORE_ADD(r)                                                           \
+    a##r = VFMA(all(q[r][d]), ka, a##r);                                       \
+    b##r = VFMA(all(q[r][d]), kb, b##r);
+#define SCORE_OUT(r)                                                           \
+    store(s[r] + j, a##r);                                                     \
+    store(s[r] + j + LANES, b##r);
+
+#define DEFINE_SCORES(N)                                                       \
+    static void scores_##N(const float *const *q, const float *keys,           \
+                           int32_t hd, float *const *s)                        \
+    {                                                                          \
+        for (int32_t j = 0; j < HOST_ATTN_KEYS; j += 2 * LANES) {              \
+            const float *k = keys + j;                                         \
+            ROWS_##N(SCORE_NEW);                                               \
+            for (int32_t d = 0; d < hd; d++, k += HOST_ATTN_KEYS) {            \
+                vec ka = load(k), kb = load(k + LANES);                        \
+                ROWS_##N(SCORE_ADD);                                           \
+            }                                                                  \
+            ROWS_##N(SCORE_OUT);                                               \
+        }                                                                      \
     }
+
+DEFINE_SCORES(1)
+DEFINE_SCORES(2)
+DEFINE_SCORES(3)
+DEFINE_SCORES(4)
+
+static void scores(int32_t n, const float *const *q, const float *keys,
+                   int32_t hd, float *const *s)
+{
+    static void (*const by_rows[HOST_ATTN_BLOCK])(
+        const float *const *, const float *, int32_t,
+        float *const *) = {scores_1, scores_2, scores_3, scores_4};
+    by_rows[n - 1](q, keys, hd, s);
 }
 
-static void mix(const float *const p[HOST_ATTN_BLOCK], const float *values,
-                int32_t pad, int32_t first, int32_t last,
-                float *const o[HOST_ATTN_BLOCK])
-{
-    const float *p0 = p[0], *p1 = p[1], *p2 = p[2], *p3 = p[3];
-    for (int32_t d = 0; d < pad; d += 2 * LANES) {
-        vec a0 = load(o[0] + d), b0 = load(o[0] + d + LANES);
-        vec a1 = load(o[1] + d), b1 = load(o[1] + d + LANES);
-        vec a2 = load(o[2] + d), b2 = load(o[2] + d + LANES);
-        vec a3 = load(o[3] + d), b3 = load(o[3] + d + LANES);
-        const float *v = values + first * pad + d;
-        for (int32_t j = first; j < last; j++, v += pad) {
-            vec va = load(v), vb = load(v + LANES);
-            a0 = VFMA(all(p0[j]), va, a0);
-            b0 = VFMA(all(p0[j]), vb, b0);
-            a1 = VFMA(all(p1[j]), va, a1);
-            b1 = VFMA(all(p1[j]), vb, b1);
-            a2 = VFMA(all(p2[j]), va, a2);
-            b2 = VFMA(all(p2[j]), vb, b2);
-            a3 = VFMA(all(p3[j]), va, a3);
-            b3 = VFMA(all(p3[j]), vb, b3);
-        }
-        store(o[0] + d, a0);
-        store(o[0] + d + LANES, b0);
-        store(o[1] + d, a1);
-        store(o[1] + d + LANES, b1);
-        store(o[2] + d, a2);
-        store(o[2] + d + LANES, b2);
-        store(o[3] + d, a3);
-        store(o[3] + d + LANES, b3);
+#define MIX_LOAD(r) vec a##r = load(o[r] + d), b##r = load(o[r] + d + LANES);
+#define MIX_ADD(r)                                                             \
+    a##r = VFMA(all(p[r][j]), va, a##r);                                       \
+    b##r = VFMA(all(p[r][j]), vb, b##r);
+#define MIX_OUT(r)                                                             \
+    store(o[r] + d, a##r);                                                     \
+    store(o[r] + d + LANES, b##r);
+
+#define DEFINE_MIX(N)                                                          \
+    static void mix_##N(const float *const *p, const float *values,            \
+                        int32_t pad, int32_t first, int32_t last,              \
+                        float *const *o)                                       \
+    {                                                                          \
+        for (int32_t d = 0; d < pad; d += 2 * LANES) {                         \
+            const float *v = values + first * pad + d;                         \
+            ROWS_##N(MIX_LOAD);                                                \
+            for (int32_t j = first; j < last; j++, v += pad) {                 \
+                vec va = load(v), vb = load(v + LANES);                        \
+                ROWS_##N(MIX_ADD);                                             \
+            }                                                                  \
+            ROWS_##N(MIX_OUT);                                                 \
+        }                                                                      \
     }
+
+DEFINE_MIX(1)
+DEFINE_MIX(2)
+DEFINE_MIX(3)
+DEFINE_MIX(4)
+
+static void mix(int32_t n, const float *const *p, const float *values,
+                int32_t pad, int32_t first, int32_t last, float *const *o)
+{
+    static void (*const by_rows[HOST_ATTN_BLOCK])(
+        const float *const *, const float *, int32_t, int32_t, int32_t,
+        float *const *) = {mix_1, mix_2, mix_3, mix_4};
+    by_rows[n - 1](p, values, pad, first, last, o);
 }
+
+#ifdef WIDEN
+/* Each line of the runs that come next is asked for once: where a dim's keys
+ * fill half of one, by every other dim. */
+#define DEFINE_SCORES_HALF(N)                                                  \
+    static void scores_half_##N(const float *const *q,                         \
+                                const host_attn_runs *keys, int32_t hd,        \
+                                float *const *s)                               \
+    {                                                                          \
+        const int32_t step = keys->step;                                       \
+        for (int32_t j = 0; j < HOST_ATTN_KEYS; j += 2 * LANES) {              \
+            const int32_t i = j + LANES;                                       \
+            const uint16_t *a = keys->run[j / HOST_ATTN_RUN],                  \
+                           *b = keys->run[i / HOST_ATTN_RUN];                  \
+            a += j % HOST_ATTN_RUN;                                            \
+            b += i % HOST_ATTN_RUN;                                            \
+            ROWS_##N(SCORE_NEW);                                               \
+            for (int32_t d = 0; d < hd; d++, a += step, b += step) {           \
+                vec ka = WIDEN(a), kb = WIDEN(b);                              \
+                __builtin_prefetch(keys->ahead[d % 2] + d * step);             \
+                ROWS_##N(SCORE_ADD);                                           \
+            }                                                                  \
+            ROWS_##N(SCORE_OUT);                                               \
+        }                                                                      \
+    }
+
+DEFINE_SCORES_HALF(1)
+DEFINE_SCORES_HALF(2)
+DEFINE_SCORES_HALF(3)
+DEFINE_SCORES_HALF(4)
+
+static void scores_half(int32_t n, const float *const *q,
+                        const host_attn_runs *keys, int32_t hd, float *const *s)
+{
+    static void (*const by_rows[HOST_ATTN_BLOCK])(const float *const *,
+                                                  const host_attn_runs *,
+                                                  int32_t, float *const *) = {
+        scores_half_1, scores_half_2, scores_half_3, scores_half_4};
+    by_rows[n - 1](q, keys, hd, s);
+}
+
+#define DEFINE_MIX_HALF(N)                                                     \
+    static void mix_half_##N(const float *const *p,                            \
+                             const host_attn_runs *values, int32_t hd,         \
+                             int32_t first, int32_t last, float *const *o)     \
+    {                                                                          \
+        for (int32_t d = 0; d < hd; d += 2 * LANES) {                          \
+            ROWS_##N(MIX_LOAD);                                                \
+            for (int32_t j = first; j < last; j++) {                           \
+                const int32_t at = j % HOST_ATTN_RUN * values->step + d;       \
+                const uint16_t *v = values->run[j / HOST_ATTN_RUN] + at;       \
+                vec va = WIDEN(v), vb = WIDEN(v + LANES);                      \
+                __builtin_prefetch(values->ahead[j / HOST_ATTN_RUN] + at);     \
+                ROWS_##N(MIX_ADD);                                             \
+            }                                                                  \
+            ROWS_##N(MIX_OUT);                                                 \
+        }                                                                      \
+    }
+
+DEFINE_MIX_HALF(1)
+DEFINE_MIX_HALF(2)
+DEFINE_MIX_HALF(3)
+DEFINE_MIX_HALF(4)
+
+static void mix_half(int32_t n, const float *const *p,
+                     const host_attn_runs *values, int32_t hd, int32_t first,
+                     int32_t last, float *const *o)
+{
+    static void (*const by_rows[HOST_ATTN_BLOCK])(
+        const float *const *, const host_attn_runs *, int32_t, int32_t, int32_t,
+        float *const *) = {mix_half_1, mix_half_2, mix_half_3, mix_half_4};
+    by_rows[n - 1](p, values, hd, first, last, o);
+}
+#endif
 
 /* 2^x for x <= 0: the nearest integer by adding 1.5 * 2^23, then the Taylor
  * series of 2^f = e^(f ln 2), |f| <= 0.5, whose first left-out term is below
@@ -219,35 +332,54 @@ static inline ivec lane_numbers(int32_t from)
     return n;
 }
 
-static float weights(float *s, int32_t first, int32_t last, float *max,
-                     float *sum)
+/* `full`, a constant where this is used: every lane has its key, nothing is to
+ * be masked. The same numbers come out either way. */
+static inline __attribute__((always_inline)) float weigh(float *s,
+                                                         int32_t first,
+                                                         int32_t last,
+                                                         float *max, float *sum,
+                                                         const bool full)
 {
+    enum { N = HOST_ATTN_KEYS / LANES };
+    ivec on[N];
     vec top = all(*max);
-    for (int32_t j = 0; j < HOST_ATTN_KEYS; j += LANES) {
-        ivec n = lane_numbers(j);
-        vec x = load(s + j);
-        top = pick((n >= first) & (n < last) & (x > top), x, top);
+    for (int i = 0; i < N; i++) {
+        vec x = load(s + i * LANES);
+        if (!full) {
+            ivec n = lane_numbers(i * LANES);
+            on[i] = (n >= first) & (n < last);
+            x = pick(on[i], x, all(*max));
+        }
+        top = VMAX(x, top);
     }
-    float tops[LANES];
-    memcpy(tops, &top, sizeof tops);
-    float new_max = tops[0];
-    for (int32_t l = 1; l < LANES; l++)
-        new_max = tops[l] > new_max ? tops[l] : new_max;
+    const float new_max = VTOP(top);
     float fall = 0;
     if (*max > -1e38f) {
-        vec by = exp2_vec(all(*max - new_max));
-        memcpy(&fall, &by, sizeof fall);
+        fall = 1;
+        if (new_max != *max) {
+            vec by = exp2_vec(all(*max - new_max));
+            memcpy(&fall, &by, sizeof fall);
+        }
     }
-    for (int32_t j = 0; j < HOST_ATTN_KEYS; j += LANES) {
-        ivec n = lane_numbers(j);
-        ivec on = (n >= first) & (n < last);
-        vec p = exp2_vec(pick(on, load(s + j), all(new_max)) - all(new_max));
-        p = pick(on, p, all(0));
-        store(s + j, p);
-        store(sum + j, load(sum + j) * all(fall) + p);
+    for (int i = 0; i < N; i++) {
+        vec x = load(s + i * LANES);
+        vec p =
+            exp2_vec((full ? x : pick(on[i], x, all(new_max))) - all(new_max));
+        if (!full)
+            p = pick(on[i], p, all(0));
+        store(s + i * LANES, p);
+        store(sum + i * LANES, load(sum + i * LANES) * all(fall) + p);
     }
     *max = new_max;
     return fall;
+}
+
+static float weights(float *s, int32_t first, int32_t last, float *max,
+                     float *sum)
+{
+    if (first == 0 && last == HOST_ATTN_KEYS)
+        return weigh(s, first, last, max, sum, true);
+    return weigh(s, first, last, max, sum, false);
 }
 
 static void scale(float *o, int32_t pad, float by)
@@ -262,4 +394,8 @@ const folio_host_attn_set SET = {.name = SET_NAME,
                                  .scores = scores,
                                  .weights = weights,
                                  .mix = mix,
+#ifdef WIDEN
+                                 .scores_half = scores_half,
+                                 .mix_half = mix_half,
+#endif
                                  .scale = scale};
