@@ -98,6 +98,23 @@ static int32_t rows_bytes(const folio_weight *w)
     return (int32_t)(folio_type_row_bytes(w->type, 64) * BM);
 }
 
+static int32_t stage_bytes(const folio_weight *w, const token_step *s)
+{
+    int32_t a = (rows_bytes(w) * (s->ks / 64) + 1023) / 1024 * 1024;
+    return a + s->bn * 2 * s->ks;
+}
+
+/* Whether there is local memory for a step: a device that is given these forms
+ * has it, others are asked. */
+static bool has_room(const folio_op *op, int32_t bytes)
+{
+    folio_device_info info = {.size = sizeof info};
+    if (!folio_cl_emulates(op))
+        return true;
+    folio_device_get_info(op->dev, &info);
+    return (uint64_t)bytes + 1024 <= info.local_bytes;
+}
+
 static token_step get_step(const folio_op *op, const job *j, int i)
 {
     const folio_weight *w = j->part[0].w;
@@ -112,12 +129,11 @@ static token_step get_step(const folio_op *op, const job *j, int i)
     /* Small steps of few tokens are over before the next is there. */
     bool small = s.bn <= (w->type != FOLIO_TYPE_F16 ? 32 : 128);
     s.ks = op->geo[GEO_KS] ? op->geo[GEO_KS] : small ? 128 : 64;
-    if (w->cols % s.ks != 0)
+    if (w->cols % s.ks != 0 || !has_room(op, stage_bytes(w, &s)))
         s.ks = 64;
-    int32_t a = (rows_bytes(w) * (s.ks / 64) + 1023) / 1024 * 1024;
-    int32_t stage = a + s.bn * 2 * s.ks;
-    s.stages =
-        folio_cl_emulates(op) ? 1 : FOLIO_MIN(RING_BYTES / stage, MAX_STAGES);
+    s.stages = folio_cl_emulates(op)
+                   ? 1
+                   : FOLIO_MIN(RING_BYTES / stage_bytes(w, &s), MAX_STAGES);
     if (op->geo[GEO_STAGES] > 0)
         s.stages = FOLIO_MIN(s.stages, op->geo[GEO_STAGES]);
     return s;
