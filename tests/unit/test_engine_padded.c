@@ -165,6 +165,12 @@ static void only_ids_that_exist(void)
                              "ahead %d, ask %d, id %d: %d, expected %d", ahead,
                              i, k, a->ids[k], want[i].ids[k]);
         }
+        /* A step of nothing but greedy rows goes another way. */
+        const uint64_t plain = eng_submit(&b, prompts[0], 6, N_NEW);
+        drain();
+        cr_assert_eq(memcmp(eng_find(&b, plain, 0)->ids, want[0].ids,
+                            sizeof want[0].ids),
+                     0);
         /* Nor can they be asked for. */
         folio_engine_request r;
         folio_engine_request_default(&r);
