@@ -170,6 +170,19 @@ static folio_status read_text(folio_engine *e, const folio_step *step)
     return FOLIO_OK;
 }
 
+/* All its completions, wherever they are. */
+static void end_job(folio_engine *e, folio_job *job, folio_status why,
+                    uint64_t now)
+{
+    for (int32_t k = 0; k < job->n; k++) {
+        folio_answer *a = &job->answer[k];
+        if (!a->req)
+            continue; /* released */
+        folio_sched_finish(e->sched, a->req, FOLIO_FINISH_ERROR, why);
+        folio_answer_end(e, a, FOLIO_REASON_ERROR, why, now);
+    }
+}
+
 static void report(folio_engine *e, const folio_step *step, uint64_t now)
 {
     for (int32_t i = 0; i < step->n_rows; i++) {
@@ -181,12 +194,9 @@ static void report(folio_engine *e, const folio_step *step, uint64_t now)
             folio_answer_end(e, a, FOLIO_REASON_ERROR, FOLIO_E_INTERNAL, now);
     }
     for (int32_t i = 0; i < step->n_seq; i++) {
-        folio_request *r = step->seq[i].req;
-        if (!((folio_job *)r->user)->poisoned)
-            continue;
-        folio_sched_finish(e->sched, r, FOLIO_FINISH_ERROR, FOLIO_E_INTERNAL);
-        folio_answer_end(e, folio_answer_of(r), FOLIO_REASON_ERROR,
-                         FOLIO_E_INTERNAL, now);
+        folio_job *job = step->seq[i].req->user;
+        if (job->poisoned)
+            end_job(e, job, FOLIO_E_INTERNAL, now);
     }
 }
 

@@ -450,6 +450,66 @@ Test(engine_fail, a_row_spoilt_by_its_callback_is_its_callers_fault)
     eng_at_rest(&b);
 }
 
+/* The results of the first step say that row 3 holds NaNs. */
+static folio_status nan_in_prompt(folio_runner *r, int number, folio_drawn *out)
+{
+    static int32_t words[16 * FOLIO_SAMPLE_OUT];
+    FOLIO_RETURN_IF(folio_runner_read_drawn(r, number, out));
+    if (fault.at++ != 0)
+        return FOLIO_OK;
+    cr_assert_not_null(out->out);
+    memcpy(words, out->out, 8 * FOLIO_SAMPLE_OUT * sizeof *words);
+    words[3 * FOLIO_SAMPLE_OUT + SAMPLE_FLAGS] = SAMPLE_BAD;
+    out->out = words;
+    return FOLIO_OK;
+}
+
+/* A prompt that cannot be scored ends its request with all its completions, and
+ * nobody else. */
+Test(engine_fail, nans_in_a_scored_prompt_end_the_request)
+{
+    folio_engine_request r;
+    b.p.prompt_logprobs = 1;
+    for (int ahead = 0; ahead < 2; ahead++) {
+        b.p.run_ahead = ahead;
+        eng_open(&b);
+        folio_engine_request_default(&r);
+        r.prompt = some;
+        r.n_prompt = 7;
+        r.max_new = 5;
+        r.n = 3;
+        r.ignore_eos = 1;
+        r.prompt_logprobs = 1;
+        const uint64_t id = eng_submit_as(&b, &r);
+        const uint64_t other = eng_submit(&b, some + 1, 4, 5);
+        fault.at = 0;
+        b.e->call.read_drawn = nan_in_prompt;
+        for (int guard = 0; !folio_engine_is_idle(b.e); guard++) {
+            folio_event ev[32];
+            size_t n = 0;
+            cr_assert_lt(guard, 20);
+            TINY_OK(folio_engine_step(b.e, ev, FOLIO_COUNT(ev), &n));
+            for (size_t i = 0; i < n; i++)
+                if (ev[i].kind == FOLIO_EVENT_PROMPT)
+                    for (int32_t k = 1; k < 7; k++)
+                        cr_assert_eq(isnan(ev[i].scores[k].logprob), k == 4);
+                else
+                    eng_note(&b, &ev[i]);
+        }
+        for (int k = 0; k < 3; k++) {
+            const eng_answer *a = eng_find(&b, id, k);
+            cr_assert(a->ended);
+            cr_assert_eq(a->end.reason, FOLIO_REASON_ERROR);
+            cr_assert_eq(a->end.status, FOLIO_E_INTERNAL);
+            /* The first one drew in that very step. */
+            cr_assert_eq(a->n, k == 0, "ahead %d, completion %d: %d ids", ahead,
+                         k, a->n);
+        }
+        cr_assert_eq(eng_find(&b, other, 0)->n, 5);
+        eng_at_rest(&b);
+    }
+}
+
 /* ---- memory -------------------------------------------------------------- */
 
 Test(engine_fail, open_without_memory)
