@@ -178,8 +178,10 @@ typedef struct folio_engine_request {
                         blocks and differ by their number in the draws */
     folio_sample_params sample; /* default: as folio_sample_params_default, but
                                    temperature 0. Biases of an id add up to at
-                                   most 3e38. min_new_tokens holds ids back
-                                   that end an answer, not stop strings */
+                                   most 3e38; biases, bans and stop ids
+                                   together are at most 2^24. min_new_tokens
+                                   holds ids back that end an answer, not stop
+                                   strings */
     /* These ids end an answer, and so do the tokenizer's end-of-generation ids
      * unless ignore_eos. The id is the answer's last one and has no text. */
     const int32_t *stop_ids; /* [n_stop_ids] of the vocabulary */

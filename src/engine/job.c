@@ -8,6 +8,8 @@
 #include "sample/samp.h"
 
 #define MAX_COMPLETIONS 1024
+/* Stop ids, biases and bans of a request: numbered together in row.c. */
+#define MAX_CHANGES (1 << 24)
 
 void folio_engine_request_default(folio_engine_request *r)
 {
@@ -49,6 +51,13 @@ static folio_status check_fields(const folio_engine *e,
         return folio_fail(log, FOLIO_E_INVAL,
                           "request: stop_ids is %s for n_stop_ids %d",
                           r->stop_ids ? "given" : "NULL", r->n_stop_ids);
+    const int64_t n_changes =
+        (int64_t)r->n_stop_ids + r->sample.n_logit_bias + r->sample.n_banned;
+    if (n_changes > MAX_CHANGES)
+        return folio_fail(log, FOLIO_E_INVAL,
+                          "request: %lld stop ids, biases and bans, at most "
+                          "%d are allowed",
+                          (long long)n_changes, MAX_CHANGES);
     for (int32_t i = 0; i < r->n_stop_ids; i++)
         if (r->stop_ids[i] < 0 || r->stop_ids[i] >= e->n_ids)
             return folio_fail(log, FOLIO_E_RANGE,

@@ -153,6 +153,25 @@ Test(engine_sample, bans_bias_and_their_arrays_are_copied)
     cr_assert_eq(folio_engine_submit(b.e, &r, &id), FOLIO_E_INVAL);
 }
 
+/* More than there are numbers for, once put together. */
+Test(engine_sample, as_many_bans_as_nobody_needs_are_refused)
+{
+    const int32_t n = (1 << 24) + 1;
+    int32_t *none = calloc((size_t)n, sizeof *none);
+    uint64_t id = 77;
+    cr_assert_not_null(none);
+    r.stop_ids = r.sample.banned = none;
+    for (int way = 0; way < 2; way++) {
+        r.n_stop_ids = way ? n : n / 2;
+        r.sample.n_banned = way ? 0 : n / 2 + 1;
+        cr_assert_eq(folio_engine_submit(b.e, &r, &id), FOLIO_E_INVAL);
+        cr_assert_not_null(strstr(b.tiny.ear.err, "16777217"), "%s",
+                           b.tiny.ear.err);
+    }
+    cr_assert_eq(id, 77);
+    free(none);
+}
+
 Test(engine_sample, penalties_see_prompt_and_answer)
 {
     /* So hard that no id of prompt or answer comes again. */
