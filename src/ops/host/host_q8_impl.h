@@ -164,7 +164,21 @@ typedef struct token_rows {
     const int8_t *q;
     const folio_host_q8_step *step;
     int64_t q_stride, step_stride;
+    /* NULL, or weights that come next: so many bytes of them are asked of
+     * memory beside each block that is multiplied. */
+    const uint8_t *ahead;
+    size_t ahead_bytes;
 } token_rows;
+
+/* Into the second cache: the first is full of what is multiplied. */
+static inline void expect(const token_rows *x, int block)
+{
+    if (!x->ahead)
+        return;
+    const uint8_t *p = x->ahead + (size_t)block * x->ahead_bytes;
+    for (size_t i = 0; i < x->ahead_bytes; i += 64)
+        __builtin_prefetch(p + i, 0, 2);
+}
 
 #define TOKS_1(M) M(0)
 #define TOKS_2(M) TOKS_1(M) M(1)
@@ -195,6 +209,7 @@ typedef struct token_rows {
             const fvec *f = p->factor[b];                                      \
             const int half = by == BY_HALF ? QUADS / 2 : QUADS;                \
             TOKS_##N(STEP_AT);                                                 \
+            expect(x, b);                                                      \
             TOKS_##N(DOT_START);                                               \
             for (int j = 0; j < half; j += 2) {                                \
                 TOKS_##N(DOT_STEP);                                            \
@@ -244,6 +259,7 @@ static inline __attribute__((always_inline)) void add_tokens(
         }
         n_tok -= take;
         acc += take;
+        x.ahead = NULL;
         x.q += take * x.q_stride;
         x.step += take * x.step_stride;
     }
@@ -298,7 +314,8 @@ typedef struct spare_rows {
 } spare_rows;
 
 /* One load from every cache line, in order and at one go: so the waits for
- * memory overlap, which the work on each block would keep apart. */
+ * memory overlap, which the work on each block would keep apart. Where they
+ * were asked for in time (expect), this costs little. */
 static inline void touch(const uint8_t *p, size_t bytes)
 {
     uint32_t any = 0;
@@ -343,6 +360,13 @@ static void run_rows(const folio_host_q8_job *j, int64_t row, int n_rows)
     spare_rows spare;
     panel p;
     fvec acc[TILE];
+    /* The rows that this thread most likely comes to next. */
+    const size_t block_bytes = PACKED_ROWS * j->row_bytes / (size_t)n_blocks;
+    const int64_t next = (row / PACKED_ROWS + 1) * PACKED_ROWS;
+    const uint8_t *ahead = NULL;
+    if (j->packing != FOLIO_PACK_RAW && row % PACKED_ROWS == 0 &&
+        next < j->rows)
+        ahead = j->w + next * (int64_t)j->row_bytes;
 
     for (int64_t tok = 0; tok < j->n_tok; tok += TILE) {
         int n_tok = (int)FOLIO_MIN(j->n_tok - tok, TILE);
@@ -350,7 +374,13 @@ static void run_rows(const folio_host_q8_job *j, int64_t row, int n_rows)
         for (int64_t b = 0; b < n_blocks; b += CHUNK) {
             int n = (int)FOLIO_MIN(n_blocks - b, CHUNK);
             token_rows x = {j->q + tok * j->cols + b * BLOCK,
-                            j->step + tok * n_blocks + b, j->cols, n_blocks};
+                            j->step + tok * n_blocks + b,
+                            j->cols,
+                            n_blocks,
+                            NULL,
+                            block_bytes};
+            if (ahead && tok == 0)
+                x.ahead = ahead + (size_t)b * block_bytes;
             unpack_rows(j, &how, row, n_rows, b, n, &spare, &p);
             add_products(&p, n, x, n_tok, how.by, acc);
         }
