@@ -300,13 +300,17 @@ static int32_t n_tok_of(const attn_job *job, int32_t seq)
 }
 
 /* Of one token of the sequence and one KV head; the same for all its tokens,
- * which comes close enough where it matters. */
+ * which comes close enough where it matters. To fetch the keys costs as much
+ * again, once for those who share them. */
 static int64_t cost_of(const attn_job *job, int32_t seq)
 {
-    int64_t keys = job->kv_len[seq] - n_tok_of(job, seq) / 2;
+    const int32_t n = n_tok_of(job, seq);
+    const int32_t most = FOLIO_MAX(ROWS / job->group, 1);
+    int64_t keys = job->kv_len[seq] - n / 2;
     if (job->a->window > 0)
         keys = FOLIO_MIN(keys, job->a->window);
-    return FOLIO_MAX(keys, 0) + TOKEN_KEYS;
+    keys = FOLIO_MAX(keys, 0);
+    return keys + keys / FOLIO_MAX(FOLIO_MIN(n, most), 1) + TOKEN_KEYS;
 }
 
 /* Everything there is to do, a sequence after another and in each a KV head

@@ -228,8 +228,9 @@ static void mix(int32_t n, const float *const *p, const float *values,
 }
 
 #ifdef WIDEN
-/* Each line of the runs that come next is asked for once: where a dim's keys
- * fill half of one, by every other dim. */
+/* Each line of the runs that come next is asked for once, and into the second
+ * cache, because the first is full: where a dim's keys fill half of one, by
+ * every other dim. */
 #define DEFINE_SCORES_HALF(N)                                                  \
     static void scores_half_##N(const float *const *q,                         \
                                 const host_attn_runs *keys, int32_t hd,        \
@@ -245,7 +246,7 @@ static void mix(int32_t n, const float *const *p, const float *values,
             ROWS_##N(SCORE_NEW);                                               \
             for (int32_t d = 0; d < hd; d++, a += step, b += step) {           \
                 vec ka = WIDEN(a), kb = WIDEN(b);                              \
-                __builtin_prefetch(keys->ahead[d % 2] + d * step);             \
+                __builtin_prefetch(keys->ahead[d % 2] + d * step, 0, 2);       \
                 ROWS_##N(SCORE_ADD);                                           \
             }                                                                  \
             ROWS_##N(SCORE_OUT);                                               \
@@ -278,7 +279,8 @@ static void scores_half(int32_t n, const float *const *q,
                 const int32_t at = j % HOST_ATTN_RUN * values->step + d;       \
                 const uint16_t *v = values->run[j / HOST_ATTN_RUN] + at;       \
                 vec va = WIDEN(v), vb = WIDEN(v + LANES);                      \
-                __builtin_prefetch(values->ahead[j / HOST_ATTN_RUN] + at);     \
+                __builtin_prefetch(values->ahead[j / HOST_ATTN_RUN] + at, 0,   \
+                                   2);                                         \
                 ROWS_##N(MIX_ADD);                                             \
             }                                                                  \
             ROWS_##N(MIX_OUT);                                                 \
