@@ -133,12 +133,16 @@ folio_status folio_launch(folio_queue *q, folio_kernel *k,
                           const folio_grid *grid, const folio_arg *args,
                           int n_args) FOLIO_NODISCARD;
 
-/* Reads that wait for nothing enqueued behind them, by number. begin enqueues,
+/* Reads that wait for nothing enqueued behind them, by number. reserve makes
+ * room for so many bytes at once, which a begin would do by itself; nothing of
+ * that number may be begun. begin enqueues,
  * end waits and copies; one that began and is not wanted any more may begin
  * anew. What lies at src must stay until the end: the host device copies only
  * then. OK; INVAL: the number, no bytes, or an end without a begin; RANGE;
  * NOMEM; DEVICE. */
 enum { FOLIO_LATER_READS = 2 };
+folio_status folio_queue_read_reserve(folio_queue *q, int number,
+                                      size_t bytes) FOLIO_NODISCARD;
 folio_status folio_queue_read_begin(folio_queue *q, int number, folio_view src,
                                     size_t bytes) FOLIO_NODISCARD;
 folio_status folio_queue_read_end(folio_queue *q, int number,

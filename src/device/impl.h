@@ -133,10 +133,16 @@ struct folio_queue {
     folio_queue_counters n;
     folio_stage stages[FOLIO_N_STAGES];
     unsigned next_stage;
-    struct {
+    struct folio_later {
         folio_view src; /* absent: not begun */
         size_t bytes;
-        folio_stage stage; /* OpenCL: where the data arrives */
+        /* OpenCL: where the data arrives. Drivers read into ordinary memory
+         * only while the caller waits, so that this is memory of theirs, mapped
+         * for good. */
+        cl_mem mem;
+        uint8_t *data;
+        size_t cap;
+        cl_event event; /* NULL = nothing pending */
     } later[FOLIO_LATER_READS];
     unsigned since_flush, since_mark;
     cl_event mark; /* end of the half before the present one */

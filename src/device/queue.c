@@ -129,6 +129,12 @@ folio_status folio_queue_wrap(folio_device *dev, cl_command_queue queue,
     return folio_queue_new(dev, true, queue, q);
 }
 
+static void pause_ns(long ns)
+{
+    struct timespec ts = {.tv_sec = 0, .tv_nsec = ns};
+    nanosleep(&ts, NULL);
+}
+
 static void CL_CALLBACK free_stage(cl_event event, cl_int status, void *data)
 {
     (void)event;
@@ -152,6 +158,40 @@ static void close_stage(folio_queue *q, folio_stage *s)
     memset(s, 0, sizeof *s);
 }
 
+/* Whether a command is over, without a verdict on the device: a close tells
+ * nobody. */
+static bool is_over(folio_queue *q, cl_event event)
+{
+    const uint64_t start = folio_clock_ns();
+    const uint64_t limit =
+        (uint64_t)(q->dev->wait_ms > 0 ? q->dev->wait_ms : 10000) * 1000000u;
+    clFlush(q->queue);
+    do {
+        cl_int status = CL_QUEUED;
+        if (clGetEventInfo(event, CL_EVENT_COMMAND_EXECUTION_STATUS,
+                           sizeof status, &status, NULL) == CL_SUCCESS &&
+            status <= CL_COMPLETE)
+            return true;
+        pause_ns(20000);
+    } while (folio_clock_ns() - start < limit);
+    return false;
+}
+
+/* Left to the driver where that may still write to it. */
+static void close_later(folio_queue *q, struct folio_later *l)
+{
+    if (!l->mem || is_dead(q))
+        return;
+    if (l->event) {
+        if (!is_over(q, l->event))
+            return;
+        clReleaseEvent(l->event);
+    }
+    clEnqueueUnmapMemObject(q->queue, l->mem, l->data, 0, NULL, NULL);
+    clReleaseMemObject(l->mem);
+    memset(l, 0, sizeof *l);
+}
+
 void folio_queue_close(folio_queue **q)
 {
     if (!q || !*q)
@@ -163,7 +203,7 @@ void folio_queue_close(folio_queue **q)
     for (int i = 0; i < FOLIO_N_STAGES; i++)
         close_stage(x, &x->stages[i]);
     for (int i = 0; i < FOLIO_LATER_READS; i++)
-        close_stage(x, &x->later[i].stage);
+        close_later(x, &x->later[i]);
     if (!is_dead(x)) {
         if (x->mark)
             clReleaseEvent(x->mark);
@@ -203,12 +243,6 @@ void folio_queue_count_launch(folio_queue *q)
 
 /* ---- waiting ----------------------------------------------------------------
  */
-
-static void pause_ns(long ns)
-{
-    struct timespec ts = {.tv_sec = 0, .tv_nsec = ns};
-    nanosleep(&ts, NULL);
-}
 
 /* Polling is the only wait of OpenCL that can end by itself. Short waits spin,
  * long ones sleep for a small share of what has been waited already; a driver
@@ -340,9 +374,10 @@ static folio_status check_range(const folio_queue *q, folio_view v,
     return FOLIO_OK;
 }
 
-/* Makes own memory at least `bytes` large and not in use. */
-static folio_status ready_stage(folio_queue *q, size_t bytes, folio_stage *s)
+/* The next piece of own memory, at least `bytes` large and not in use. */
+static folio_status take_stage(folio_queue *q, size_t bytes, folio_stage **out)
 {
+    folio_stage *s = &q->stages[q->next_stage];
     if (s->event) {
         cl_event event = s->event;
         folio_status st = poll_event(q, event, "a copy", false);
@@ -361,14 +396,6 @@ static folio_status ready_stage(folio_queue *q, size_t bytes, folio_stage *s)
         s->data = data;
         s->bytes = size;
     }
-    return FOLIO_OK;
-}
-
-/* The next piece of them. */
-static folio_status take_stage(folio_queue *q, size_t bytes, folio_stage **out)
-{
-    folio_stage *s = &q->stages[q->next_stage];
-    FOLIO_RETURN_IF(ready_stage(q, bytes, s));
     q->next_stage = (q->next_stage + 1) % FOLIO_N_STAGES;
     *out = s;
     return FOLIO_OK;
@@ -455,6 +482,77 @@ static folio_status check_number(const folio_queue *q, int number)
                       (int)FOLIO_LATER_READS);
 }
 
+/* What went before of this number is over. */
+static folio_status settle_later(folio_queue *q, struct folio_later *l)
+{
+    l->src = (folio_view){0};
+    if (!l->event)
+        return FOLIO_OK;
+    FOLIO_RETURN_IF(poll_event(q, l->event, "a read", false));
+    clReleaseEvent(l->event);
+    l->event = NULL;
+    return FOLIO_OK;
+}
+
+static folio_status reserve(folio_queue *q, struct folio_later *l, size_t bytes)
+{
+    const size_t cap = folio_align_up(bytes, (size_t)64 << 10);
+    cl_int code = CL_SUCCESS;
+    cl_event event = NULL;
+    if (l->cap >= bytes)
+        return FOLIO_OK;
+    close_later(q, l);
+    cl_mem mem = clCreateBuffer(q->dev->context,
+                                CL_MEM_READ_WRITE | CL_MEM_ALLOC_HOST_PTR, cap,
+                                NULL, &code);
+    if (code != CL_SUCCESS || !mem)
+        return folio_queue_cl_failed(q, code, "clCreateBuffer", false);
+    void *data =
+        clEnqueueMapBuffer(q->queue, mem, CL_FALSE, CL_MAP_READ | CL_MAP_WRITE,
+                           0, cap, 0, NULL, &event, &code);
+    if (code != CL_SUCCESS || !data) {
+        const folio_status st =
+            folio_queue_cl_failed(q, code, "clEnqueueMapBuffer", false);
+        if (!is_dead(q))
+            clReleaseMemObject(mem);
+        return st;
+    }
+    /* Its own from here on: a wait that fails loses the device. */
+    l->mem = mem;
+    l->data = data;
+    FOLIO_RETURN_IF(folio_queue_wait(q, event, "mapping memory"));
+    l->cap = cap;
+    return FOLIO_OK;
+}
+
+folio_status folio_queue_read_reserve(folio_queue *q, int number, size_t bytes)
+{
+    if (!q)
+        return FOLIO_E_INVAL;
+    FOLIO_RETURN_IF(refuse_dead(q));
+    FOLIO_RETURN_IF(check_number(q, number));
+    return q->dev->host ? FOLIO_OK : reserve(q, &q->later[number], bytes);
+}
+
+static folio_status begin_on_device(folio_queue *q, struct folio_later *l,
+                                    folio_view src, size_t bytes)
+{
+    FOLIO_RETURN_IF(reserve(q, l, bytes));
+    cl_int code =
+        clEnqueueReadBuffer(q->queue, src.buf->mem, CL_FALSE, src.offset, bytes,
+                            l->data, 0, NULL, &l->event);
+    if (code != CL_SUCCESS) {
+        l->event = NULL;
+        return folio_queue_cl_failed(q, code, "clEnqueueReadBuffer", false);
+    }
+    /* Nobody may come to wait for long: the device begins now. */
+    q->since_flush = 0;
+    code = clFlush(q->queue);
+    return code == CL_SUCCESS
+               ? FOLIO_OK
+               : folio_queue_cl_failed(q, code, "clFlush", false);
+}
+
 folio_status folio_queue_read_begin(folio_queue *q, int number, folio_view src,
                                     size_t bytes)
 {
@@ -466,26 +564,13 @@ folio_status folio_queue_read_begin(folio_queue *q, int number, folio_view src,
     if (bytes == 0)
         return folio_fail(&q->dev->log, FOLIO_E_INVAL, "read %d: no bytes",
                           number);
-    q->later[number].src = (folio_view){0};
-    if (!q->dev->host) {
-        folio_stage *s = &q->later[number].stage;
-        FOLIO_RETURN_IF(ready_stage(q, bytes, s));
-        cl_int code =
-            clEnqueueReadBuffer(q->queue, src.buf->mem, CL_FALSE, src.offset,
-                                bytes, s->data, 0, NULL, &s->event);
-        if (code != CL_SUCCESS) {
-            s->event = NULL;
-            return folio_queue_cl_failed(q, code, "clEnqueueReadBuffer", false);
-        }
-        /* Nobody may come to wait for long: the device begins now. */
-        q->since_flush = 0;
-        code = clFlush(q->queue);
-        if (code != CL_SUCCESS)
-            return folio_queue_cl_failed(q, code, "clFlush", false);
-    }
+    struct folio_later *l = &q->later[number];
+    FOLIO_RETURN_IF(settle_later(q, l));
+    if (!q->dev->host)
+        FOLIO_RETURN_IF(begin_on_device(q, l, src, bytes));
     q->n.reads++;
-    q->later[number].src = src;
-    q->later[number].bytes = bytes;
+    l->src = src;
+    l->bytes = bytes;
     return FOLIO_OK;
 }
 
@@ -495,23 +580,14 @@ folio_status folio_queue_read_end(folio_queue *q, int number, void *dst)
         return FOLIO_E_INVAL;
     FOLIO_RETURN_IF(refuse_dead(q));
     FOLIO_RETURN_IF(check_number(q, number));
-    const folio_view src = q->later[number].src;
-    const size_t bytes = q->later[number].bytes;
+    struct folio_later *l = &q->later[number];
+    const folio_view src = l->src;
     if (!src.buf || !dst)
         return folio_fail(&q->dev->log, FOLIO_E_INVAL, "read %d: %s", number,
                           src.buf ? "dst is NULL" : "it did not begin");
-    q->later[number].src = (folio_view){0};
     q->n.waits++;
-    if (q->dev->host) {
-        memmove(dst, folio_view_host(src), bytes);
-        return FOLIO_OK;
-    }
-    folio_stage *s = &q->later[number].stage;
-    FOLIO_RETURN_IF(
-        poll_event(q, s->event, "a read and what precedes it", false));
-    clReleaseEvent(s->event);
-    s->event = NULL;
-    memcpy(dst, s->data, bytes);
+    FOLIO_RETURN_IF(settle_later(q, l));
+    memmove(dst, q->dev->host ? folio_view_host(src) : l->data, l->bytes);
     return FOLIO_OK;
 }
 

@@ -116,6 +116,9 @@ folio_status folio_drawer_open(folio_runner *r)
     const folio_gather_rows_args g = {.n_rows = r->low.step_tok, .dim = 1};
     FOLIO_RETURN_IF(
         folio_op_open(r->dev, FOLIO_OP_GATHER_ROWS, &r->ops, &g, &d->take_op));
+    for (int i = 0; i < 2; i++)
+        FOLIO_RETURN_IF(folio_queue_read_reserve(
+            r->queue, i, d->n_results * sizeof(int32_t)));
     return open_scratch(r, scratch);
 }
 
