@@ -22,6 +22,7 @@ static fault_side side;
 static char folder[256];
 static uint64_t seed = 20251129, salt;
 static uint64_t asks[N_ASKS];
+static int32_t ahead; /* steps under way while the next one is planned */
 
 static const int32_t some[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
 
@@ -58,6 +59,7 @@ static void start(const char *device)
     b.p.budget = 12;
     b.p.max_seqs = 4;
     b.p.max_ctx = 32;
+    b.p.run_ahead = ahead;
 }
 
 static bool begin(const char *device)
@@ -628,5 +630,39 @@ Test(engine_fault, opencl_device_opens)
 
 Test(engine_fault, opencl_closes)
 {
+    closes("pocl", 1);
+}
+
+/* A step under way behind the one that fails goes with it. */
+Test(engine_fault, host_steps_ahead)
+{
+    ahead = 1;
+    steps_once("host", 1);
+    steps_thrice("host", 1);
+    steps_lost("host", 1);
+    closes("host", 1);
+}
+
+Test(engine_fault, opencl_steps_once_ahead)
+{
+    ahead = 1;
+    steps_once("pocl", 2);
+}
+
+Test(engine_fault, opencl_steps_thrice_ahead)
+{
+    ahead = 1;
+    steps_thrice("pocl", 7);
+}
+
+Test(engine_fault, opencl_steps_lost_ahead)
+{
+    ahead = 1;
+    steps_lost("pocl", 17);
+}
+
+Test(engine_fault, opencl_closes_ahead)
+{
+    ahead = 1;
     closes("pocl", 1);
 }

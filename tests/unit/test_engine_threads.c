@@ -173,6 +173,8 @@ int main(void)
 {
     for (int round = 0; round < 5; round++) {
         set_up();
+        b.p.run_ahead = round % 2;
+        eng_open(&b);
         submit_while_stepping();
         engines_side_by_side();
         tear_down();
@@ -184,6 +186,13 @@ TestSuite(engine_threads, .init = set_up, .fini = tear_down);
 
 Test(engine_threads, four_threads_submit_while_one_steps)
 {
+    submit_while_stepping();
+}
+
+Test(engine_threads, four_threads_submit_while_the_device_runs_ahead)
+{
+    b.p.run_ahead = 1;
+    eng_open(&b);
     submit_while_stepping();
 }
 
