@@ -332,6 +332,21 @@ WRAP(cl_int, clEnqueueReadBuffer, cl_command_queue q, cl_mem m, cl_bool wait,
         event, dst);
 }
 
+WRAP(void *, clEnqueueMapBuffer, cl_command_queue q, cl_mem m, cl_bool wait,
+     cl_map_flags flags, size_t at, size_t bytes, cl_uint n,
+     const cl_event *after, cl_event *event, cl_int *code)
+{
+    if (fails(FAULT_CL, FAULT_BUFFER, "clEnqueueMapBuffer")) {
+        if (code)
+            *code = now.p.code;
+        return NULL;
+    }
+    void *data = __real_clEnqueueMapBuffer(q, m, wait, flags, at, bytes, n,
+                                           after, event, code);
+    (void)noted(data ? CL_SUCCESS : CL_MAP_FAILURE, event, NULL);
+    return data;
+}
+
 WRAP(cl_int, clEnqueueCopyBuffer, cl_command_queue q, cl_mem src, cl_mem dst,
      size_t from, size_t to, size_t bytes, cl_uint n, const cl_event *after,
      cl_event *event)
