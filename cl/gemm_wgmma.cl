@@ -1,7 +1,9 @@
 /* gemm_wgmma.cl: y = x W^T (+ bias) (+ y) for many tokens, in halves with sums
  * in floats: 128 rows of weights (gemm_rows.clh) are one side of the product,
  * BN tokens the other, so that few tokens cost no more than reading the
- * weights. Needs common.clh, gemm_part.clh, wgmma.clh and gemm_rows.clh.
+ * weights. Needs common.clh, gemm_part.clh, wgmma.clh, gemm_rows.clh,
+ * gemm_x.clh; with WGMMA_QKV kv_layout.clh and kv.clh, with WGMMA_GATE_UP
+ * act.clh.
  *
  * A group has two warp groups that multiply, 64 rows each, behind one that
  * feeds them through a ring of stages. Tiles below `full` are taken whole, in
@@ -10,18 +12,17 @@
  * adds them in the order of the groups. Nobody waits for another group.
  *
  * -D LINEAR_WGMMA, BN tokens of a tile (8 to 256), KS columns of a step (64,
- * 128; divides the columns), STAGES of the ring, X_F32 where x comes as floats
- * (else packed by gemm_pack.cl), WGMMA_PARTS where up to three weights of one
- * type are multiplied with the same x, as one list of row tiles, what
+ * 128; divides the columns), STAGES of the ring, how x comes (gemm_x.clh), what
  * gemm_rows.clh wants, EMULATED for any device: the same tiles, fragments,
- * spans and sums, without the ring. */
+ * spans and sums, without the ring. More than one weight, all of one type:
+ * - WGMMA_PARTS: up to three, as one list of row tiles;
+ * - WGMMA_QKV: three, then rope_append of neighbouring pairs;
+ * - WGMMA_GATE_UP: two of equal shape, whose rows meet in one tile of 64 each,
+ *   then act_mul. */
 
 #ifdef LINEAR_WGMMA
 
-/* Tokens of one 64-column tile, and of a step. */
-#define B_TILE      (BN * 128)
-#define B_BYTES     (B_TILE * NS)
-#define STAGE_BYTES (A_BYTES + B_BYTES)
+#define STAGE_BYTES (A_BYTES + B_STAGE)
 /* Tile rows that are walked together, for the sake of the last cache. */
 #define RASTER 16
 
@@ -31,34 +32,41 @@
 #define ITEMS 384
 #endif
 
-/* Arrivals that fill a stage: the copies, and the warps that convert x; and
- * those that empty it. */
-#ifdef X_F32
-#define FEEDERS  4
-#define B_COPIED 0
-#else
-#define FEEDERS  1
-#define B_COPIED B_BYTES
-#endif
+/* Arrivals that empty a stage. */
 #ifdef PACK_TILE16
 #define EATERS 2
 #else
 #define EATERS 8
 #endif
 
-/* Each part's own: row tiles of the second begin at first1, of the third at
- * first2. */
-#ifdef WGMMA_PARTS
-#define ENTRY             norm_linear_wgmma
+/* Row tiles of the second weight begin at first1, of the third at first2. */
+#if defined(WGMMA_PARTS) || defined(WGMMA_QKV)
 #define OF(tile, a, b, c) ((tile) < first1 ? (a) : (tile) < first2 ? (b) : (c))
 #else
-#define ENTRY             linear_wgmma
 #define OF(tile, a, b, c) (a)
 #endif
 #define W_OF(tile)    OF(tile, w, w1, w2)
 #define ROWS_OF(tile) OF(tile, rows, rows1, rows2)
 /* The tile's number among those of its part. */
 #define TILE_OF(tile) ((tile)-OF(tile, 0, first1, first2))
+
+#if defined(WGMMA_PARTS)
+#define ENTRY norm_linear_wgmma
+#elif defined(WGMMA_QKV)
+#define ENTRY qkv_wgmma
+#elif defined(WGMMA_GATE_UP)
+#define ENTRY gate_up_wgmma
+#else
+#define ENTRY linear_wgmma
+#endif
+
+/* What is computed for one token comes behind what was for another: the sums
+ * leave no registers for several at once. */
+#ifdef EMULATED
+#define IN_TURN()
+#else
+#define IN_TURN() asm volatile("" ::: "memory")
+#endif
 
 /* ---- which work ---------------------------------------------------------- */
 
@@ -99,59 +107,6 @@ static inline int2 tile_place(int id, int tiles_r, int tiles_t)
     return (int2)(first + id % per % height, id % per / height);
 }
 
-/* ---- x as floats --------------------------------------------------------- */
-
-#ifdef X_F32
-
-/* Pieces of 16 columns in a step of BN tokens. */
-#define PIECES (BN * KS / 16)
-
-static inline float16 x_read(__global const float *p, bool words)
-{
-    if (words) {
-        __global const float4 *v = (__global const float4 *)p;
-        return (float16)(v[0], v[1], v[2], v[3]);
-    }
-    return vload16(0, p);
-}
-
-static inline void x_write8(__local uchar *to, float8 v)
-{
-#ifdef EMULATED
-    v = v > 65504.0f ? (float8)(65504.0f) : v;
-    v = v < -65504.0f ? (float8)(-65504.0f) : v;
-    vstore_half8(v, 0, (__local half *)to);
-#else
-    uint4 h;
-    h.x = pack_halves(v.s0, v.s1);
-    h.y = pack_halves(v.s2, v.s3);
-    h.z = pack_halves(v.s4, v.s5);
-    h.w = pack_halves(v.s6, v.s7);
-    *(__local uint4 *)to = h;
-#endif
-}
-
-/* Piece c of a step. */
-static inline void x_write(__local uchar *b, int c, float16 v)
-{
-    const int r = c / NS / 4, j = c % (NS * 4);
-    __local uchar *to = b + j / 4 * B_TILE;
-#ifdef X_EVEN_ODD
-    x_write8(to + TILE_AT(r, j % 4 * 2), v.even);
-    x_write8(to + TILE_AT(r, j % 4 * 2 + 1), v.odd);
-#else
-    x_write8(to + TILE_AT(r, j % 4 * 2), v.lo);
-    x_write8(to + TILE_AT(r, j % 4 * 2 + 1), v.hi);
-#endif
-}
-
-/* Where it is read from; past the last token the last one is read again. */
-#define X_FROM(c, k)                                                           \
-    (x + (ulong)min(at.y * BN + (c) / NS / 4, n_tok - 1) * (ulong)x_stride +   \
-     (k)*KS + (c) % (NS * 4) * 16)
-
-#endif
-
 #ifdef EMULATED
 #define HALF_SYNC() barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE)
 #else
@@ -160,43 +115,144 @@ static inline void x_write(__local uchar *b, int c, float16 v)
     asm volatile("bar.sync %0, 128;" ::"r"(1 + half_of) : "memory")
 #endif
 
+/* Whose arrivals are counted together: each half's own. Where neighbours'
+ * numbers are asked for through barriers, both go on as one. */
+#if defined(EMULATED) && defined(WGMMA_QKV)
+#define SHARE 0
+#else
+#define SHARE half_of
+#endif
+
+#ifdef WGMMA_QKV
+/* The item's number i of the row beside its own, which the item four further or
+ * nearer has as `v`. */
+#ifdef EMULATED
+#define BESIDE(v, i) tmp[(id ^ 4) * (BN / 2) + (i)]
+#else
+#define BESIDE(v, i) beside(v)
+static inline float beside(float v)
+{
+    float other;
+    asm volatile("shfl.sync.bfly.b32 %0, %1, 4, 31, 0xffffffff;"
+                 : "=f"(other)
+                 : "f"(v)
+                 : "memory");
+    return other;
+}
+#endif
+
+#if ROT > 0
+/* Element d of a head, turned with the one beside it. */
+static inline float rotated(float v, float other, __global const float *turn,
+                            uint d)
+{
+    if (d >= ROT)
+        return v;
+    const float c = turn[d & ~1u], s = turn[d | 1u];
+    return d & 1 ? v * c + other * s : v * c - other * s;
+}
+#endif
+#endif
+
 /* ---- the product ----------------------------------------------------------
  */
 
+/* y is q of WGMMA_QKV; rows1 those of k and of v. */
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void ENTRY(
-    CVIEW(uchar, w), CVIEW(float, x), CVIEW(float, bias), VIEW(float, y),
-    VIEW(float, part), VIEW(int, count), const int rows, const int cols,
-    const int n_tok, const int x_stride, const int y_stride, const int flags,
-    const int full, const int span
+    CVIEW(uchar, w), CVIEW(float, x), VIEW(float, y), VIEW(float, part),
+    VIEW(int, count), const int rows, const int cols, const int n_tok,
+    const int x_stride, const int y_stride, const int flags, const int full,
+    const int span
+#ifdef X_HELD
+    ,
+    CVIEW(float, norm), const float eps
+#endif
+#if defined(X_HELD) && defined(WGMMA_PARTS)
+    ,
+    CVIEW(int, idx), const int gather
+#endif
+#ifndef WGMMA_GATE_UP
+    ,
+    CVIEW(float, bias)
+#endif
+#if defined(WGMMA_PARTS) || defined(WGMMA_QKV) || defined(WGMMA_GATE_UP)
+        ,
+    CVIEW(uchar, w1)
+#endif
+#if defined(WGMMA_PARTS) || defined(WGMMA_QKV)
+        ,
+    CVIEW(uchar, w2), CVIEW(float, bias1), CVIEW(float, bias2), const int rows1
+#endif
 #ifdef WGMMA_PARTS
     ,
-    CVIEW(uchar, w1), CVIEW(uchar, w2), CVIEW(float, bias1),
-    CVIEW(float, bias2), VIEW(float, y1), VIEW(float, y2), const int rows1,
-    const int rows2, const int y_stride1, const int y_stride2
+    VIEW(float, y1), VIEW(float, y2), const int rows2, const int y_stride1,
+    const int y_stride2
+#endif
+#ifdef WGMMA_QKV
+    ,
+    CVIEW(int, slot), const int n_slots,
+#if ROT > 0
+    CVIEW(int, pos), CVIEW(float, table), const int n_pos,
+#endif
+    KV_PLANE(kp), KV_PLANE(vp)
 #endif
 )
 {
     CUSE(uchar, w);
     CUSE(float, x);
-    CUSE(float, bias);
     USE(float, y);
     USE(float, part);
     USE(int, count);
-#ifdef WGMMA_PARTS
+#ifdef X_HELD
+    CUSE(float, norm);
+#endif
+#if defined(X_HELD) && defined(WGMMA_PARTS)
+    CUSE(int, idx);
+#endif
+#ifndef WGMMA_GATE_UP
+    CUSE(float, bias);
+#endif
+#if defined(WGMMA_PARTS) || defined(WGMMA_QKV) || defined(WGMMA_GATE_UP)
     CUSE(uchar, w1);
+#endif
+#if defined(WGMMA_PARTS) || defined(WGMMA_QKV)
     CUSE(uchar, w2);
     CUSE(float, bias1);
     CUSE(float, bias2);
+#endif
+#ifdef WGMMA_PARTS
     USE(float, y1);
     USE(float, y2);
+#endif
+#ifdef WGMMA_QKV
+    CUSE(int, slot);
+#if ROT > 0
+    CUSE(int, pos);
+    CUSE(float, table);
+#endif
+    const int rows2 = rows1;
+#endif
+#if defined(WGMMA_PARTS) || defined(WGMMA_QKV)
     const int first1 = (rows + BM - 1) / BM;
     const int first2 = first1 + (rows1 + BM - 1) / BM;
     const int tiles_r = first2 + (rows2 + BM - 1) / BM;
+#elif defined(WGMMA_GATE_UP)
+    const int tiles_r = (rows + BM / 2 - 1) / (BM / 2);
 #else
     const int tiles_r = (rows + BM - 1) / BM;
 #endif
     __local __attribute__((aligned(1024))) uchar ring[STAGES * STAGE_BYTES];
     __local int last[2];
+#ifdef X_HELD
+    __local __attribute__((aligned(1024))) uchar held[HELD_BYTES];
+#endif
+#if defined(EMULATED) && defined(WGMMA_QKV)
+    __local float tmp[ITEMS * BN / 2];
+#elif defined(EMULATED) && defined(X_HELD)
+    __local float tmp[ITEMS];
+#elif defined(X_HELD)
+    __local float *tmp = 0;
+#endif
     const int group = (int)get_group_id(0);
     const int steps = cols / KS;
     const int tiles_t = (n_tok + BN - 1) / BN;
@@ -234,8 +290,13 @@ __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void ENTRY(
             /* The first warp starts copies. */
             while (ok && walk_next(&todo, steps, full, &now)) {
                 const int2 at = tile_place(now.tile, tiles_r, tiles_t);
+#ifdef WGMMA_GATE_UP
+                __global const uchar *from =
+                    pairs_from(w, w1, at.x, rows, cols, tid);
+#else
                 __global const uchar *wt = W_OF(at.x);
                 const int tile = TILE_OF(at.x);
+#endif
                 for (int k = now.k0; ok && k < now.k1; k++, it++) {
                     const int s = it % STAGES;
                     const uint to = base + s * STAGE_BYTES;
@@ -245,7 +306,10 @@ __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void ENTRY(
                     if (!ok)
                         break;
                     if (tid == 0) {
-#ifdef PACK_TILE16
+#ifdef WGMMA_GATE_UP
+                        mbar_expect(bar,
+                                    pairs_fetch_bytes(at.x, rows) + B_COPIED);
+#elif defined(PACK_TILE16)
                         mbar_expect(bar, A_STEP + B_COPIED);
                         bulk_copy(to, wt + ((ulong)tile * steps + k) * A_STEP,
                                   A_STEP, bar);
@@ -253,14 +317,17 @@ __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void ENTRY(
                         mbar_expect(bar, rows_fetch_bytes(tile, ROWS_OF(at.x)) +
                                              B_COPIED);
 #endif
-#ifndef X_F32
+#if B_COPIED > 0
                         bulk_copy(to + A_BYTES,
                                   (__global const uchar *)x +
                                       ((ulong)at.y * steps + k) * B_BYTES,
                                   B_BYTES, bar);
 #endif
                     }
-#ifndef PACK_TILE16
+#ifdef WGMMA_GATE_UP
+                    warp_sync();
+                    pairs_fetch(to, from, k, bar, tid);
+#elif !defined(PACK_TILE16)
                     warp_sync();
                     rows_fetch(to, wt, tile, k, ROWS_OF(at.x), cols, bar, tid);
 #endif
@@ -290,7 +357,7 @@ __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void ENTRY(
                     for (int i = 0; i < MINE; i++) {
                         const int c = c0 + i * 96;
                         if (c < PIECES) {
-                            x_write(to, c, v[i]);
+                            X_WRITE(to, c, v[i]);
                             if (k + 1 < now.k1)
                                 v[i] = x_read(X_FROM(c, k + 1), words);
                         }
@@ -313,6 +380,26 @@ __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void ENTRY(
 
     const int half_of = id >> 7, t = id & 127;
     const int warp = t >> 5, lane = t & 31;
+#ifdef X_HELD
+    const bool words = (flags & FLAG_WORDS) != 0;
+    for (int r = id >> 5; r < BN; r += 8) {
+        const bool real = r < n_tok;
+        int from = real ? r : 0;
+#ifdef WGMMA_PARTS
+        if (gather)
+            from = idx[from];
+#endif
+        x_hold_row(held, r, real, x + (ulong)from * (ulong)x_stride, norm, eps,
+                   words, tmp, id);
+    }
+#ifdef EMULATED
+    barrier(CLK_LOCAL_MEM_FENCE);
+#else
+    asm volatile("fence.proxy.async;" ::: "memory");
+    asm volatile("bar.sync 3, 256;" ::: "memory");
+    const uint held_at = local_addr(held);
+#endif
+#endif
     while (walk_next(&todo, steps, full, &now)) {
         const int2 at = tile_place(now.tile, tiles_r, tiles_t);
         float acc[BN / 2];
@@ -320,12 +407,21 @@ __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void ENTRY(
         for (int i = 0; i < BN / 2; i++)
             acc[i] = 0.0f;
         for (int k = now.k0; k < now.k1; k++) {
+#ifdef WGMMA_GATE_UP
+            pairs_copy(ring, w, w1, at.x, k, rows, cols, id, ITEMS);
+#else
             rows_copy(ring, W_OF(at.x), TILE_OF(at.x), k, ROWS_OF(at.x), cols,
                       id, ITEMS);
+#endif
+#ifdef X_HELD
+            __local const uchar *b = held + k * B_BYTES;
+#else
+            __local const uchar *b = ring + A_BYTES;
+#endif
 #ifdef X_F32
             for (int c = id; c < PIECES; c += ITEMS)
-                x_write(ring + A_BYTES, c, x_read(X_FROM(c, k), false));
-#else
+                X_WRITE(ring + A_BYTES, c, x_read(X_FROM(c, k), false));
+#elif !defined(X_HELD)
             tile_copy(ring + A_BYTES,
                       (__global const uchar *)x +
                           ((ulong)at.y * steps + k) * B_BYTES,
@@ -341,8 +437,7 @@ __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void ENTRY(
                         rows_value(ring, r, p) *
                         vload_half(
                             p % 8,
-                            (__local const half *)(ring + A_BYTES +
-                                                   p / 64 * B_TILE +
+                            (__local const half *)(b + p / 64 * B_TILE +
                                                    TILE_AT(n, p % 64 / 8)));
             }
             barrier(CLK_LOCAL_MEM_FENCE);
@@ -353,7 +448,11 @@ __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void ENTRY(
             acc[i] = 0.0f;
         for (int k = now.k0; k < now.k1; k++, it++) {
             const int s = it % STAGES;
+#ifdef X_HELD
+            const uint b = held_at + k * B_BYTES;
+#else
             const uint b = base + s * STAGE_BYTES + A_BYTES;
+#endif
             if (ok)
                 ok = mbar_wait(is_full + s * 8, (it / STAGES) & 1);
 #ifdef PACK_TILE16
@@ -413,10 +512,10 @@ __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void ENTRY(
                             acc[j * 4 + 2], acc[j * 4 + 3]);
             PART_FENCE();
             HALF_SYNC();
-            if (t == 0)
-                last[half_of] = part_arrive(count + nth * 2 + half_of);
+            if (id == SHARE * 128)
+                last[SHARE] = part_arrive(count + nth * 2 + SHARE);
             HALF_SYNC();
-            if (last[half_of] != final - first)
+            if (last[SHARE] != final - first)
                 continue;
             PART_FENCE();
 #pragma unroll
@@ -437,21 +536,96 @@ __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void ENTRY(
                 }
             }
             /* As it was found, for the next launch. */
-            if (t == 0)
-                part_reset(count + nth * 2 + half_of);
+            if (id == SHARE * 128)
+                part_reset(count + nth * 2 + SHARE);
         }
 
+#ifdef WGMMA_GATE_UP
+        /* Rows of gate and of up, eight by eight: an item has both of one. */
+        const int row = at.x * (BM / 2) + half_of * 32 + warp * 8 + (lane >> 2);
+        const int tok = at.y * BN + (lane & 3) * 2;
+        const int left = row < rows ? n_tok - tok : 0;
+        __global float *out = y + (ulong)tok * (ulong)y_stride + row;
+#pragma unroll
+        for (int j = 0; j < BN / 4; j++) {
+            const int i = (j >> 1) * 4 + (j & 1);
+            const int n = (j >> 1) * 8 + (j & 1);
+            if (n < left)
+                out[(ulong)n * (ulong)y_stride] = act_of(acc[i]) * acc[i + 2];
+            IN_TURN();
+        }
+#else
         const int row =
             TILE_OF(at.x) * BM + half_of * 64 + warp * 16 + (lane >> 2);
         const int tok = at.y * BN + (lane & 3) * 2;
         const int n_rows = ROWS_OF(at.x);
-        const int stride = OF(at.x, y_stride, y_stride1, y_stride2);
         float b0 = 0.0f, b1 = 0.0f;
         if (flags & OF(at.x, FLAG_BIAS, FLAG_BIAS_1, FLAG_BIAS_2)) {
             __global const float *b = OF(at.x, bias, bias1, bias2);
             b0 = b[min(row, n_rows - 1)];
             b1 = b[min(row + 8, n_rows - 1)];
         }
+#ifdef WGMMA_QKV
+        const int what = OF(at.x, 0, 1, 2);
+        const uint head[2] = {(uint)row / HD, (uint)(row + 8) / HD};
+        const uint d[2] = {row - head[0] * HD, row + 8 - head[1] * HD};
+#pragma unroll
+        for (int i = 0; i < BN / 2; i++)
+            acc[i] += i & 2 ? b1 : b0;
+#ifdef EMULATED
+        for (int i = 0; i < BN / 2; i++)
+            tmp[id * (BN / 2) + i] = acc[i];
+        barrier(CLK_LOCAL_MEM_FENCE);
+#endif
+#if ROT > 0
+        if (what < 2) {
+#pragma unroll
+            for (int i = 0; i < BN / 2; i++) {
+                const int n = tok + (i >> 2) * 8 + (i & 1);
+                const int at_pos = clamp(pos[min(n, n_tok - 1)], 0, n_pos - 1);
+                acc[i] = rotated(acc[i], BESIDE(acc[i], i),
+                                 table + (ulong)at_pos * ROT, d[i >> 1 & 1]);
+            }
+        }
+#endif
+        if (what == 0) {
+            __global float *out = y + (ulong)tok * (ulong)y_stride + row;
+#pragma unroll
+            for (int i = 0; i < BN / 2; i++) {
+                const int n = (i >> 2) * 8 + (i & 1), r = (i & 2) << 2;
+                if (tok + n < n_tok && row + r < n_rows)
+                    out[(ulong)n * (ulong)y_stride + r] = acc[i];
+            }
+        } else {
+            /* Places are sums: what the row makes of it, what the slot does. */
+            const int shift = what == 1 ? kp_shift : vp_shift;
+            ulong of_row[2];
+            for (int h = 0; h < 2; h++)
+                of_row[h] = kv_tile_at(0, head[h], shift) +
+                            (what == 1 ? kv_k_at(0, d[h]) : kv_v_at(0, d[h]));
+#pragma unroll
+            for (int j = 0; j < BN / 4; j++) {
+                const int i = (j >> 1) * 4 + (j & 1);
+                const int n = tok + (j >> 1) * 8 + (j & 1);
+                const int to = n < n_tok ? slot[n] : -1;
+                if (to >= 0 && to < n_slots) {
+                    const uint blk = (uint)to / BS, in = (uint)to - blk * BS;
+                    __global KV_ELEM *p =
+                        what == 1 ? KV_SEG(kp, blk) : KV_SEG(vp, blk);
+                    p += kv_tile_at(blk, 0, shift) +
+                         (what == 1 ? kv_k_at(in, 0) : kv_v_at(in, 0));
+                    if (row < n_rows)
+                        KV_STORE(acc[i], p, of_row[0]);
+                    if (row + 8 < n_rows)
+                        KV_STORE(acc[i + 2], p, of_row[1]);
+                }
+            }
+        }
+#ifdef EMULATED
+        barrier(CLK_LOCAL_MEM_FENCE);
+#endif
+#else
+        const int stride = OF(at.x, y_stride, y_stride1, y_stride2);
         __global float *out =
             OF(at.x, y, y1, y2) + (ulong)tok * (ulong)stride + row;
 #pragma unroll
@@ -463,6 +637,8 @@ __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void ENTRY(
                 *to = flags & FLAG_ACCUMULATE ? *to + v : v;
             }
         }
+#endif
+#endif
     }
 }
 

@@ -441,6 +441,7 @@ def fused():
         ("L", "wgmma", "TILE16", "F16, 128, 2, 130, 300, 3, 0, 0, 1, plain"),
         ("S", "wgmma", "RG16", "F16, 320, 3, 300, 8, 0, 5, 1, 1, plain"),
         ("L", "wgmma", "RG16", "Q4_0, 128, 2, 270, 300, 4, 0, 1, 0, plain"),
+        ("L", "wgmma", "RG16", "Q4_0, 576, 3, 140, 7, 3, 0, 1, 0, plain"),
     ]:
         print(f"CHECK_NORM_LINEAR({set_}, {pick}, {packing}, {row})")
     # Types, dim; HD, H, KVH, BS, Xk, Xv, Yv, KV; rot, interleaved, head norm,
@@ -479,6 +480,14 @@ def fused():
          "F32, 0, 0, 0, 1, 3, 0, 4, plain"),
         ("L", "gemv_i8", "RG16", "Q4_1, Q4_1, 576, 64, 9, 3, 16, 8, 8, 1, "
          "F16, 64, 0, 0, 0, 8, 4, 1, plain"),
+        ("S", "wgmma", "TILE16", "F16, F16, 192, 64, 5, 1, 16, 8, 8, 1, F16, "
+         "64, 1, 0, 1, 9, 4, 1, plain"),
+        ("S", "wgmma", "RG16", "F16, F16, 128, 48, 4, 2, 16, 8, 8, 1, F32, "
+         "16, 1, 0, 1, 7, 3, 2, plain"),
+        ("L", "wgmma", "RG16", "Q8_0, Q8_0, 128, 80, 3, 1, 16, 8, 0, 2, F16, "
+         "0, 0, 0, 1, 70, 4, 4, plain"),
+        ("L", "wgmma", "RG16", "Q4_0, Q4_0, 64, 128, 2, 1, 16, 8, 8, 1, F16, "
+         "128, 1, 0, 0, 300, 4, 1, plain"),
     ]:
         print(f"CHECK_QKV({set_}, {pick}, {packing}, {row})")
     # Types, activation, dim, rows, tokens, x pad, out pad.
@@ -503,6 +512,13 @@ def fused():
         ("L", "gemv_i8", "RG16", "Q8_0, Q8_0, SILU, 608, 40, 1, 0, 3, plain"),
         ("L", "gemv_i8", "RG16", "Q4_1, Q4_1, GELU_TANH, 608, 33, 8, 0, 3, "
          "plain"),
+        ("S", "wgmma", "TILE16", "F16, F16, SILU, 192, 270, 9, 4, 5, plain"),
+        ("L", "wgmma", "TILE16", "F16, F16, GELU_TANH, 576, 130, 7, 3, 0, "
+         "plain"),
+        ("S", "wgmma", "RG16", "F16, F16, SILU, 128, 200, 8, 0, 5, plain"),
+        ("L", "wgmma", "RG16", "Q4_0, Q4_0, SILU, 128, 270, 300, 4, 0, plain"),
+        ("L", "wgmma", "RG16", "Q4_1, Q4_1, SILU, 192, 97, 40, 0, 3, plain"),
+        ("L", "wgmma", "RG16", "Q8_0, Q8_0, SILU, 320, 130, 5, 0, 3, plain"),
     ]:
         print(f"CHECK_GATE_UP({set_}, {pick}, {packing}, {row})")
 

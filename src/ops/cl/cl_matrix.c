@@ -72,29 +72,30 @@ folio_status folio_cl_norm_pack_open(folio_op *op, int32_t dim, int32_t *wg)
 }
 
 folio_status folio_cl_norm_pack_run(folio_op *op, folio_queue *q,
-                                    const folio_norm_linear_args *a, int32_t wg,
-                                    int32_t tile, bool even_odd, folio_view to)
+                                    const folio_norm_in *in,
+                                    const folio_view *idx, int32_t n_tok,
+                                    int32_t wg, int32_t tile, bool even_odd,
+                                    folio_view to)
 {
-    const folio_norm_in *in = &a->in;
     bool words = folio_cl_in_words(in->x, in->x_stride) &&
                  folio_cl_in_words(in->norm, in->dim);
     const folio_arg args[] = {
         folio_arg_view(in->x),
         folio_arg_view(in->norm),
         /* Any address where nothing is gathered: not read. */
-        folio_arg_view(a->gather ? a->idx : in->x),
+        folio_arg_view(idx ? *idx : in->x),
         folio_arg_view(to),
         folio_arg_i32(in->dim),
-        folio_arg_i32(a->n_tok),
+        folio_arg_i32(n_tok),
         folio_arg_i32(in->x_stride),
-        folio_arg_i32(a->gather),
+        folio_arg_i32(idx != NULL),
         folio_arg_f32(in->eps),
         folio_arg_i32(tile),
         folio_arg_i32(words),
         folio_arg_i32(even_odd),
     };
     const folio_grid grid =
-        folio_cl_grid((size_t)(folio_div_up(a->n_tok, tile) * tile), 1, wg);
+        folio_cl_grid((size_t)(folio_div_up(n_tok, tile) * tile), 1, wg);
     return folio_launch(q, op->kernel[FOLIO_GEMM_PACK_KERNEL], &grid, args,
                         FOLIO_COUNT(args));
 }

@@ -42,12 +42,14 @@ folio_status folio_cl_pack_run(folio_op *op, folio_queue *q,
                                int32_t tile, bool in_tiles, bool even_odd,
                                folio_view to) FOLIO_NODISCARD;
 
-/* The same with the norm before it, for norm_linear; always in tiles. */
+/* The same with the norm before it; always in tiles. idx: rows of x that are
+ * gathered; NULL: all in turn. */
 folio_status folio_cl_norm_pack_open(folio_op *op, int32_t dim,
                                      int32_t *wg) FOLIO_NODISCARD;
 folio_status folio_cl_norm_pack_run(folio_op *op, folio_queue *q,
-                                    const folio_norm_linear_args *a, int32_t wg,
-                                    int32_t tile, bool even_odd,
+                                    const folio_norm_in *in,
+                                    const folio_view *idx, int32_t n_tok,
+                                    int32_t wg, int32_t tile, bool even_odd,
                                     folio_view to) FOLIO_NODISCARD;
 
 #endif
