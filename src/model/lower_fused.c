@@ -1,8 +1,8 @@
 /* model/lower_fused.c: the fused form for few tokens, made from the plain
  * sequence by replacing runs of nodes with one op: norm, q, k, v and rope;
  * norm, gate, up and activation; norm and products; the head's gather, norm and
- * product. The form for many tokens, where only norms and their products are
- * replaced: what they share is rounded once, and one launch computes them all.
+ * product. The form for many tokens is made the same way, of the variants that
+ * pay for many.
  * Knows nodes, not models: what the plain form computes in between (the normed
  * row, k, v, gate, up) is read by no other node of it. */
 #include <stdio.h>
@@ -244,7 +244,7 @@ static folio_status fuse_all(fuse *f)
         if (i == f->from->first_head)
             f->to->first_head = f->to->n_nodes;
         const folio_node *n = &f->from->nodes[i];
-        if (!f->many && n->id == FOLIO_OP_RMSNORM && !n->a.norm.res.buf) {
+        if (n->id == FOLIO_OP_RMSNORM && !n->a.norm.res.buf) {
             FOLIO_RETURN_IF(try_qkv(f, i, &used));
             if (!used)
                 FOLIO_RETURN_IF(try_gate_up(f, i, &used));

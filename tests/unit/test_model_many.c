@@ -24,9 +24,9 @@ enum {
     TOKS = 2 * N_TOK
 };
 
-/* embed; norm and rounding, q k v, rope, attention, o; norm and rounding, gate
- * up, activation, down for each layer. */
-#define MANY_LAUNCHES (1 + 9 * LAYERS)
+/* embed; norm and rounding, q k v and rope, attention, o; norm and rounding,
+ * gate up and activation, down for each layer. */
+#define MANY_LAUNCHES (1 + 7 * LAYERS)
 /* embed; norm, q, k, v, rope, attention, o, norm, gate, up, activation, down;
  * gather, norm, head. */
 #define PLAIN_LAUNCHES (1 + 12 * LAYERS + 3)
@@ -203,6 +203,8 @@ Test(model_many, same_in_fewer_launches, .init = set_up, .fini = tear_down,
     open_on("pocl", "tile16", true);
     unsetenv("FOLIO_DISABLE");
     cr_expect_str_eq(chosen("norm_linear", "many tokens"), "norm_linear_wgmma");
+    cr_expect_str_eq(chosen("qkv", "many tokens"), "qkv_wgmma");
+    cr_expect_str_eq(chosen("gate_up", "many tokens"), "gate_up_wgmma");
     /* At once, and in two parts, the second of few tokens or of many. */
     const int32_t cuts[] = {TOKS, N_TOK, TOKS - 3};
     for (int32_t c = 0; c < (int32_t)FOLIO_COUNT(cuts); c++) {
