@@ -39,6 +39,22 @@
 #define EATERS 8
 #endif
 
+/* Parts of a tile that are read at once, where it was cut: as many as registers
+ * are left for. */
+#if BN >= 128
+#define AHEAD 1
+#elif BN >= 16
+#define AHEAD (128 / BN)
+#else
+#define AHEAD 8
+#endif
+
+/* What group `g` has left of the tile: its first steps are the last of their
+ * group. */
+#define PART_OF(g)                                                             \
+    (part + (ulong)(2 * (g) + ((g)*span <= nth * steps)) * (BM * BN) +         \
+     half_of * (BM * BN / 2) + t * 4)
+
 /* Row tiles of the second weight begin at first1, of the third at first2. */
 #if defined(WGMMA_PARTS) || defined(WGMMA_QKV)
 #define OF(tile, a, b, c) ((tile) < first1 ? (a) : (tile) < first2 ? (b) : (c))
@@ -521,18 +537,36 @@ __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void ENTRY(
 #pragma unroll
             for (int i = 0; i < BN / 2; i++)
                 acc[i] = 0.0f;
-            for (int g = first; g <= final; g++) {
-                /* The tile's first steps are the last of their group. */
-                const int slot = 2 * g + (g * span <= nth * steps);
-                p = part + (ulong)slot * (BM * BN) + half_of * (BM * BN / 2) +
-                    t * 4;
+            /* Reads of several parts on their way at once, each a trip through
+             * the last cache; sums stay in the order of the groups. */
+            for (int g = first; g <= final; g += AHEAD) {
+#if AHEAD > 1
+                float4 v[AHEAD][BN / 8];
 #pragma unroll
-                for (int j = 0; j < BN / 8; j++) {
-                    const float4 v = part_read4(p + j * 512);
-                    acc[j * 4] += v.x;
-                    acc[j * 4 + 1] += v.y;
-                    acc[j * 4 + 2] += v.z;
-                    acc[j * 4 + 3] += v.w;
+                for (int a = 0; a < AHEAD; a++) {
+                    p = PART_OF(min(g + a, final));
+#pragma unroll
+                    for (int j = 0; j < BN / 8; j++)
+                        v[a][j] = part_read4(p + j * 512);
+                }
+#else
+                p = PART_OF(g);
+#endif
+#pragma unroll
+                for (int a = 0; a < AHEAD; a++) {
+#pragma unroll
+                    for (int j = 0; j < BN / 8; j++) {
+#if AHEAD > 1
+                        const float4 u =
+                            g + a <= final ? v[a][j] : (float4)(0.0f);
+#else
+                        const float4 u = part_read4(p + j * 512);
+#endif
+                        acc[j * 4] += u.x;
+                        acc[j * 4 + 1] += u.y;
+                        acc[j * 4 + 2] += u.z;
+                        acc[j * 4 + 3] += u.w;
+                    }
                 }
             }
             /* As it was found, for the next launch. */
