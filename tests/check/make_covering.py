@@ -544,9 +544,8 @@ def bench():
         for packing, t in PACKED:
             if t == "Q4_1":
                 continue
-            for tok in ([1, 8] if rows < 128256 else [1]):
-                emit("PACKED", "B", "all", t, packing, rows, cols, tok, 0, 0, 0,
-                     0, 1, "plain")
+            emit("PACKED", "B", "all", t, packing, rows, cols, 1, 0, 0, 0, 0, 1,
+                 "plain")
     # Heads, KV heads, head size: decode at several loads, then whole prompts.
     for kvh, g, hd in [(3, 3, 64), (8, 4, 64), (8, 4, 128)]:
         row = {"pick": "all", "hd": hd, "g": g, "kvh": kvh, "bs": 16,
@@ -585,6 +584,16 @@ def bench():
                 if tok == 1:
                     print(f"CHECK_NORM_LINEAR(B, all, {p}, {t}, {dim}, 1, "
                           f"{vocab}, {tok}, 0, 0, 0, 1, plain)")
+        # A batch, where one launch for many tokens stands beside the parts.
+        for t, tok in itertools.product(["F16"], [8, 32, 128]):
+            p = "TILE16"
+            if dim != 2048:
+                continue
+            print(f"CHECK_QKV(B, wgmma, {p}, {t}, {t}, {dim}, {hd}, {h}, "
+                  f"{kvh}, 16, 8, 8, 1, F16, {hd}, 1, 0, 0, {tok}, 0, 1, "
+                  "plain)")
+            print(f"CHECK_GATE_UP(B, wgmma, {p}, {t}, {t}, SILU, {dim}, "
+                  f"{ff}, {tok}, 0, 0, plain)")
 
 
 MACROS = ["EMBED", "GATHER", "RMSNORM", "LINEAR", "ROPE", "COPY", "ACT", "ADD",
