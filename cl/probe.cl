@@ -152,6 +152,23 @@ __kernel void probe_add(CVIEW(uint, in), VIEW(uint, out), int n)
 }
 #endif
 
+#ifdef PROBE_ADDRESS
+/* Where both buffers lie, for a kernel that gets no buffer. */
+__kernel void probe_address(CVIEW(uint, in), VIEW(ulong, out), int n)
+{
+    CUSE(uint, in);
+    USE(ulong, out);
+    out[0] = (ulong)in;
+    out[1] = (ulong)out;
+}
+__kernel void probe_by_address(const ulong in, const ulong out, int n)
+{
+    int i = (int)get_global_id(0);
+    if (i < n)
+        ((__global uint *)out)[i] = ((__global const uint *)in)[i] * 3u + i;
+}
+#endif
+
 #ifdef PROBE_FENCE
 /* Every group writes its part, the group that comes last adds all parts up.
  * Nobody waits for anybody. out: sums [WG], then the counter, then the parts of

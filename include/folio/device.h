@@ -65,8 +65,12 @@ enum {
     FOLIO_CAP_BIG_LOCAL = 1 << 11,    /* 200 KiB of static local memory */
     FOLIO_CAP_FENCE_DEVICE = 1 << 12, /* device-scope fence between groups */
     FOLIO_CAP_COMMAND_BUFFER = 1 << 13,
-    FOLIO_CAP_FMA = 1 << 14,     /* fma() is exact and as fast as a product */
-    FOLIO_CAP_PTX_BULK = 1 << 15 /* sm_90: cp.async.bulk, mbarrier */
+    FOLIO_CAP_FMA = 1 << 14,      /* fma() is exact and as fast as a product */
+    FOLIO_CAP_PTX_BULK = 1 << 15, /* sm_90: cp.async.bulk, mbarrier */
+    /* Buffers stay where they are, and kernels are told where in place of being
+     * given them. Only where the environment variable FOLIO_ADDRESSES asks for
+     * it, and never in a caller's context. */
+    FOLIO_CAP_ADDRESS = 1 << 16
 };
 
 #define FOLIO_DEVICE_NAME_MAX 128

@@ -83,6 +83,8 @@ static folio_status open_cl(folio_device *dev, folio_buf *b)
     }
     pthread_mutex_lock(&dev->lock);
     st = folio_queue_prove(dev->aux, b->mem, bytes);
+    if (st == FOLIO_OK)
+        st = folio_address_ask(dev, b);
     pthread_mutex_unlock(&dev->lock);
     return st;
 }
@@ -155,6 +157,11 @@ folio_status folio_buf_wrap(folio_device *dev, cl_mem mem, folio_buf **buf)
     b->wrapped = true;
     FOLIO_CL(dev, clRetainMemObject(mem));
     b->mem = mem;
+    pthread_mutex_lock(&dev->lock);
+    st = folio_address_ask(dev, b);
+    pthread_mutex_unlock(&dev->lock);
+    if (st != FOLIO_OK)
+        goto fail;
     *buf = b;
     return FOLIO_OK;
 fail:
@@ -192,6 +199,8 @@ void folio_buf_close(folio_buf **buf)
         return;
     folio_buf *b = *buf;
     *buf = NULL;
+    if (b->address)
+        folio_address_settle(b->dev);
     if (b->mem && !folio_device_is_dead(b->dev))
         clReleaseMemObject(b->mem);
     if (!b->wrapped) {

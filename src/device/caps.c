@@ -10,7 +10,7 @@
 #include <string.h>
 
 /* Raised whenever a probe changes, so that old verdicts are not believed. */
-#define PROBES_REVISION 3u
+#define PROBES_REVISION 4u
 
 /* From cl_khr_integer_dot_product, cl_intel_required_subgroup_size: older
  * headers lack them. */
@@ -607,6 +607,51 @@ done:
     return ok;
 }
 
+/* ---- addresses -------------------------------------------------------------
+ */
+
+/* A kernel that gets two addresses and no buffer, three times: other work on
+ * the buffers in between does not move them. */
+static bool probe_address(folio_probe *p)
+{
+    enum { N = 256 };
+    folio_kernel *k = NULL;
+    uint64_t at[2] = {0, 0};
+    bool ok = true;
+    const folio_probe_run run = {.entry = "probe_address",
+                                 .fragments = PROBE,
+                                 .options = "-D PROBE_ADDRESS=1",
+                                 .groups = 1,
+                                 .items = 1,
+                                 .n_out = 4,
+                                 .level = FOLIO_LOG_DEBUG};
+    const folio_kernel_spec spec = {.entry = "probe_by_address",
+                                    .fragments = PROBE,
+                                    .options = run.options};
+    if (folio_probe_do(p, &run) != FOLIO_OK ||
+        folio_kernel_open_at(p->dev, &spec, FOLIO_LOG_DEBUG, &k) != FOLIO_OK)
+        return false;
+    memcpy(at, p->results, sizeof at);
+    const folio_view in = {.buf = p->in}, out = {.buf = p->out};
+    const folio_grid grid = {.groups = {N, 1, 1}, .local = {1, 1, 1}};
+    const folio_arg args[] = {folio_arg_u64(at[0]), folio_arg_u64(at[1]),
+                              folio_arg_i32(N)};
+    for (uint32_t turn = 0; ok && turn < 3; turn++) {
+        for (uint32_t i = 0; i < N; i++)
+            p->words[i] = folio_probe_word(i + turn);
+        ok = at[0] != 0 && at[1] != 0 &&
+             folio_queue_write(p->q, in, p->words, N * 4) == FOLIO_OK &&
+             folio_queue_fill(p->q, out, 0xa5, sizeof p->results) == FOLIO_OK &&
+             folio_launch(p->q, k, &grid, args, 3) == FOLIO_OK &&
+             folio_queue_read(p->q, out, p->results, N * 4) == FOLIO_OK &&
+             folio_queue_finish(p->q) == FOLIO_OK;
+        for (uint32_t i = 0; ok && i < N; i++)
+            ok = p->results[i] == p->words[i] * 3u + i;
+    }
+    folio_kernel_close(&k);
+    return ok;
+}
+
 /* ---- the verdict
  * ----------------------------------------------------------------------- */
 
@@ -646,6 +691,10 @@ static uint64_t probe_all(folio_probe *p)
     const char *std = newest_std(p);
     if (!(caps & FOLIO_CAP_FENCE_DEVICE) && std && folio_probe_fence(p, std, 2))
         caps |= FOLIO_CAP_FENCE_DEVICE;
+    /* Elsewhere a wrong guess may cost the process. */
+    if (((ptx & FOLIO_CAP_PTX) || p->found->info.kind == FOLIO_DEVICE_CPU) &&
+        probe_address(p))
+        caps |= FOLIO_CAP_ADDRESS;
     if (folio_device_has_extension(id, "cl_khr_command_buffer") &&
         probe_command_buffer(p))
         caps |= FOLIO_CAP_COMMAND_BUFFER;

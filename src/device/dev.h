@@ -45,7 +45,8 @@ typedef struct folio_kernel folio_kernel;
  * directives naming them; one program per (fragments, options), built at first
  * use, cached in the device and on disk. Always built with -cl-std=CL1.2 unless
  * the options name another. Options may hold only -D and -cl flags, none that
- * relaxes arithmetic. With FOLIO_CAP_FMA each program gets -D FOLIO_USE_FMA=1.
+ * relaxes arithmetic. With FOLIO_CAP_FMA each program gets -D FOLIO_USE_FMA=1,
+ * with FOLIO_CAP_ADDRESS -D FOLIO_ADDRESSES=1.
  * -D FOLIO_PTX_RETARGET=1 (FOLIO_CAP_PTX_RETARGET) assembles for sm_90a.
  * SUBGROUP_KHR, and FENCE_DEVICE where PTX is absent, are proven with the
  * newest -cl-std the device lists (CL2.0 or CL3.0) and need it. */
@@ -70,7 +71,8 @@ typedef struct folio_kernel_limits {
 void folio_kernel_get_limits(const folio_kernel *k, folio_kernel_limits *out);
 
 typedef enum folio_arg_kind {
-    FOLIO_ARG_VIEW, /* two kernel arguments: pointer, then ulong byte offset */
+    FOLIO_ARG_VIEW, /* two kernel arguments: pointer, then ulong byte offset;
+                       with FOLIO_ADDRESSES one, their sum as ulong */
     FOLIO_ARG_I32,
     FOLIO_ARG_F32,
     FOLIO_ARG_U64,

@@ -26,6 +26,7 @@ static const char *const cap_names[] = {
     "ptx_retarget", "big_local",
     "fence_device", "command_buffer",
     "fma",          "ptx_bulk",
+    "address",
 };
 
 const char *folio_cap_name(int bit)
@@ -121,6 +122,7 @@ static folio_status read_settings(const folio_device_params *p,
                           "of capability names",
                           text);
     s->caps_off |= mask;
+    s->addresses = env("FOLIO_ADDRESSES") != NULL;
     text = env("FOLIO_MAX_ALLOC");
     if (text && s->max_alloc_bytes == 0 &&
         (!parse_bytes(text, &s->max_alloc_bytes) || s->max_alloc_bytes == 0))
@@ -186,6 +188,7 @@ const char *folio_device_disable_list_once(folio_device *dev)
 
 static void free_device(folio_device *dev)
 {
+    folio_address_close(dev);
     folio_queue_close(&dev->aux);
     folio_program_close_all(dev);
     if (dev->context && !folio_device_is_dead(dev))
@@ -267,7 +270,14 @@ static folio_status open_found(const folio_found *found, cl_context context,
                           found->info.name, found->info.version);
     FOLIO_TRY(folio_device_new_cl(found, context, s, &dev));
     FOLIO_TRY(folio_caps_find(dev, found, &caps));
+    /* Only where it is asked for, until a measurement shows what it is worth;
+     * and buffers of a caller's context are the caller's, who may do with them
+     * what we do not know. */
+    if (context || !s->addresses)
+        caps &= ~(uint64_t)FOLIO_CAP_ADDRESS;
     dev->caps = caps & ~s->caps_off;
+    if (dev->caps & FOLIO_CAP_ADDRESS)
+        FOLIO_TRY(folio_address_open(dev));
     dev->info.caps = dev->caps;
     *out = dev;
     return FOLIO_OK;

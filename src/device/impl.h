@@ -44,6 +44,7 @@ typedef struct folio_device_settings {
     uint64_t caps_off;
     uint64_t max_alloc_bytes;
     int32_t wait_ms;
+    bool addresses; /* use FOLIO_CAP_ADDRESS where it is */
     folio_log log;
 } folio_device_settings;
 
@@ -96,7 +97,13 @@ struct folio_device {
 
     pthread_mutex_t lock; /* programs, the aux queue */
     folio_program *programs;
-    folio_queue *aux; /* fills new buffers; holds no reference */
+    folio_queue *aux;    /* fills new buffers; holds no reference */
+    folio_queue *queues; /* all, that too, under the lock */
+    /* With FOLIO_CAP_ADDRESS: the kernel that tells a buffer's address, and
+     * where it writes it. NULL: kernels get buffers. */
+    cl_kernel ask_address;
+    cl_mem asked_address;
+    cl_ulong told_address;
     folio_cache cache;
     folio_memo *memo;
     atomic_uint builds; /* from source, for tests */
@@ -112,6 +119,7 @@ struct folio_buf {
     size_t bytes;
     uint64_t id; /* unique in the device, never used again, not 0 */
     cl_mem mem;
+    uint64_t address; /* on the device, where that is asked; else 0 */
     uint8_t *host;
     bool wrapped;
 };
@@ -145,7 +153,8 @@ struct folio_queue {
         cl_event event; /* NULL = nothing pending */
     } later[FOLIO_LATER_READS];
     unsigned since_flush, since_mark;
-    cl_event mark; /* end of the half before the present one */
+    cl_event mark;     /* end of the half before the present one */
+    folio_queue *next; /* of the device's */
 };
 
 #define FOLIO_MAX_ARGS 40
@@ -162,6 +171,7 @@ struct folio_kernel {
     char entry[80];
     folio_kernel_limits limits;
     size_t required[3]; /* work-group demanded by the source, 0 = any */
+    bool by_address;    /* a view is one number, not buffer and offset */
     uint32_t n_slots;   /* arguments as OpenCL counts them */
     folio_arg_slot slots[2 * FOLIO_MAX_ARGS];
 };
@@ -225,6 +235,18 @@ folio_status folio_queue_cl_failed(folio_queue *q, int code, const char *what,
 /* Zero-fills on the aux queue and waits: proof that the memory exists. */
 folio_status folio_queue_prove(folio_queue *q, cl_mem mem,
                                size_t bytes) FOLIO_NODISCARD;
+
+/* ---- addresses of buffers (address.c), where the device has FOLIO_CAP_ADDRESS
+ * -----------------------------------------------------------------------------
+ */
+
+folio_status folio_address_open(folio_device *dev) FOLIO_NODISCARD;
+void folio_address_close(folio_device *dev);
+/* Fills b->address; with the lock held. */
+folio_status folio_address_ask(folio_device *dev, folio_buf *b) FOLIO_NODISCARD;
+/* Waits for everything that may use the address of a buffer: the driver does
+ * not know that it is used. */
+void folio_address_settle(folio_device *dev);
 
 /* A kernel from a text. `label` names it in messages; a failure is logged at
  * `level`. */

@@ -66,6 +66,7 @@ folio_status folio_kernel_new(folio_device *dev, const folio_program_text *text,
                           text->entry);
     k->dev = folio_device_retain(dev);
     snprintf(k->entry, sizeof k->entry, "%s", text->entry);
+    k->by_address = strstr(text->options, "FOLIO_ADDRESSES") != NULL;
     FOLIO_TRY(folio_program_kernel(dev, text, &k->kernel));
     FOLIO_TRY(read_limits(dev, k, folio_program_assembled(text)));
     *out = k;
@@ -141,6 +142,11 @@ static folio_status set_arg(folio_queue *q, folio_kernel *k, uint32_t *index,
                               "buffer of %zu bytes",
                               (unsigned)i, k->entry, (unsigned long long)offset,
                               b->bytes);
+        if (k->by_address) {
+            const cl_ulong at = b ? b->address + offset : 0;
+            *index += 1;
+            return set_slot(q, k, i, FOLIO_ARG_U64, at, sizeof at, &at);
+        }
         *index += 2;
         FOLIO_RETURN_IF(
             set_slot(q, k, i, FOLIO_ARG_VIEW, b ? b->id : 0, sizeof mem, &mem));
@@ -185,7 +191,7 @@ static folio_status check_args(const folio_queue *q, const folio_kernel *k,
                           "kernel %s: %d arguments, at most %d are possible",
                           k->entry, n_args, FOLIO_MAX_ARGS);
     for (int i = 0; i < n_args; i++) {
-        n_slots += args[i].kind == FOLIO_ARG_VIEW ? 2 : 1;
+        n_slots += args[i].kind == FOLIO_ARG_VIEW && !k->by_address ? 2 : 1;
         if (args[i].kind != FOLIO_ARG_LOCAL)
             continue;
         if (args[i].v.u64 == 0 || args[i].v.u64 > UINT32_MAX)
@@ -197,8 +203,9 @@ static folio_status check_args(const folio_queue *q, const folio_kernel *k,
     if (n_slots != k->n_slots)
         return folio_fail(log, FOLIO_E_INVAL,
                           "kernel %s takes %u arguments, %u are given (a view "
-                          "counts as two)",
-                          k->entry, (unsigned)k->n_slots, (unsigned)n_slots);
+                          "counts as %s)",
+                          k->entry, (unsigned)k->n_slots, (unsigned)n_slots,
+                          k->by_address ? "one" : "two");
     /* Static local memory alone was the compiler's to judge: some devices have
      * more of it than they report. */
     if (local > 0 && local + k->limits.local_bytes > q->dev->info.local_bytes)

@@ -94,10 +94,11 @@ static char *complete_options(const folio_device *dev, const char *options)
 {
     const char *std = strstr(options, "-cl-std=") ? "" : "-cl-std=CL1.2 ";
     const char *fma = dev->caps & FOLIO_CAP_FMA ? "-D FOLIO_USE_FMA=1 " : "";
-    size_t bytes = strlen(options) + 64;
+    const char *at = dev->ask_address ? "-D FOLIO_ADDRESSES=1 " : "";
+    size_t bytes = strlen(options) + 96;
     char *text = folio_calloc(bytes, 1);
     if (text)
-        snprintf(text, bytes, "%s%s%s", std, fma, options);
+        snprintf(text, bytes, "%s%s%s%s", std, fma, at, options);
     return text;
 }
 

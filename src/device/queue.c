@@ -98,6 +98,10 @@ folio_status folio_queue_new(folio_device *dev, bool owns_ref,
     }
     q->dev = owns_ref ? folio_device_retain(dev) : dev;
     q->owns_ref = owns_ref;
+    pthread_mutex_lock(&dev->lock);
+    q->next = dev->queues;
+    dev->queues = q;
+    pthread_mutex_unlock(&dev->lock);
     *out = q;
     return FOLIO_OK;
 fail:
@@ -200,6 +204,14 @@ void folio_queue_close(folio_queue **q)
     *q = NULL;
     if (!is_dead(x) && x->queue)
         clFlush(x->queue);
+    folio_address_settle(x->dev);
+    pthread_mutex_lock(&x->dev->lock);
+    for (folio_queue **at = &x->dev->queues; *at; at = &(*at)->next)
+        if (*at == x) {
+            *at = x->next;
+            break;
+        }
+    pthread_mutex_unlock(&x->dev->lock);
     for (int i = 0; i < FOLIO_N_STAGES; i++)
         close_stage(x, &x->stages[i]);
     for (int i = 0; i < FOLIO_LATER_READS; i++)

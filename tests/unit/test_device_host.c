@@ -353,7 +353,8 @@ Test(device_host, names_of_capabilities)
     cr_expect_str_eq(folio_cap_name(7), "ptx");
     cr_expect_str_eq(folio_cap_name(14), "fma");
     cr_expect_str_eq(folio_cap_name(15), "ptx_bulk");
-    cr_expect_null(folio_cap_name(16));
+    cr_expect_str_eq(folio_cap_name(16), "address");
+    cr_expect_null(folio_cap_name(17));
     cr_expect_null(folio_cap_name(-1));
     cr_expect_eq(FOLIO_CAP_FMA, 1 << 14);
 }
