@@ -148,8 +148,9 @@ static void settle_runs(host_attn_runs *r)
 /* Logits of all rows against the tile, in units of log 2. */
 static void score_rows(const attn_job *job, row_tile *w)
 {
-    for (int32_t r = 0; r < w->n; r += BLOCK) {
-        int32_t n = FOLIO_MIN(w->n - r, BLOCK);
+    const int32_t most = job->set->most_rows;
+    for (int32_t r = 0; r < w->n; r += most) {
+        int32_t n = FOLIO_MIN(w->n - r, most);
         const float *q[BLOCK];
         float *s[BLOCK];
         for (int32_t i = 0; i < n; i++) {
@@ -204,7 +205,7 @@ static void walk_tile(const attn_job *job, row_tile *w, int32_t base)
         float fall = job->set->weights(w->s[r], f, e, &w->max[r], w->sum[r]);
         if (fall != 1.0f)
             job->set->scale(w->o + r * job->pad, job->pad, fall);
-        if (n > 0 && (n == BLOCK || f != first || e != last)) {
+        if (n > 0 && (n == job->set->most_rows || f != first || e != last)) {
             mix_rows(job, w, rows, n, first, last);
             n = 0;
         }

@@ -11,7 +11,7 @@ enum {
     HOST_ATTN_ROWS = 32,  /* query rows that share a tile */
     HOST_ATTN_DIMS = 256, /* largest head */
     HOST_ATTN_PAD = 32,   /* row lengths are multiples of it */
-    HOST_ATTN_BLOCK = 4,  /* most rows of one call of scores and mix */
+    HOST_ATTN_BLOCK = 8,  /* most rows of one call of scores and mix */
     HOST_ATTN_RUN = 16    /* keys of a run of halves */
 };
 
@@ -33,6 +33,7 @@ typedef struct host_attn_runs {
 
 typedef struct folio_host_attn_set {
     const char *name;
+    int32_t most_rows; /* of one call of scores and mix, <= BLOCK */
     /* Tokens t..t+n-1 of a block: keys to dst[d * KEYS + i], values to
      * dst[i * pad + d], i from 0. ahead: NULL or a block whose tokens t..t+n-1
      * are asked of memory meanwhile. */
@@ -42,7 +43,7 @@ typedef struct folio_host_attn_set {
                         const void *ahead, int32_t t, int32_t n, float *dst,
                         int32_t pad);
     /* s[r][j] = sum over d, in order, of q[r][d] * keys[d * KEYS + j], for r
-     * below n, which is 1..BLOCK here as in mix. */
+     * below n, which is 1..most_rows here as in mix. */
     void (*scores)(int32_t n, const float *const *q, const float *keys,
                    int32_t hd, float *const *s);
     /* Online softmax, base 2, over s[first..last-1]: s becomes the weights, 0

@@ -1,9 +1,10 @@
 /* ops/host/host_attn_avx2.c: attention's vector pieces with AVX2, FMA, F16C. */
 #include <immintrin.h>
 
-#define SET      folio_host_attn_avx2
-#define SET_NAME "avx2"
-#define LANES    8
+#define SET       folio_host_attn_avx2
+#define SET_NAME  "avx2"
+#define MOST_ROWS 4
+#define LANES     8
 #define VFMA(a, b, c)                                                          \
     (vec) _mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(c))
 #define VMAX(a, b) (vec) _mm256_max_ps((__m256)(a), (__m256)(b))

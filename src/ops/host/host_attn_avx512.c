@@ -1,9 +1,10 @@
 /* ops/host/host_attn_avx512.c: attention's vector pieces with AVX-512. */
 #include <immintrin.h>
 
-#define SET      folio_host_attn_avx512
-#define SET_NAME "avx512"
-#define LANES    16
+#define SET       folio_host_attn_avx512
+#define SET_NAME  "avx512"
+#define MOST_ROWS 8
+#define LANES     16
 #define VFMA(a, b, c)                                                          \
     (vec) _mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c))
 #define VMAX(a, b) (vec) _mm512_max_ps((__m512)(a), (__m512)(b))

@@ -3,6 +3,7 @@
 
 #define SET           folio_host_attn_base
 #define SET_NAME      "base"
+#define MOST_ROWS     4
 #define LANES         4
 #define VFMA(a, b, c) ((a) * (b) + (c))
 

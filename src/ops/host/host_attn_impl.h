@@ -1,5 +1,6 @@
 /* ops/host/host_attn_impl.h: body of the vector pieces of attention. The
- * including file defines SET (name of the table), SET_NAME, LANES (floats per
+ * including file defines SET (name of the table), SET_NAME, MOST_ROWS (4 or 8,
+ * for so many rows two sums each fit the registers), LANES (floats per
  * vector), VFMA(a, b, c), VMAX(a, b) (b where either is not a number), VTOP(a)
  * (the largest lane), HALVES (halves converted at once) with CONVERT(dst, src)
  * for that many, and WIDE with CONVERT_WIDE for the most at once, at most 16;
@@ -148,6 +149,18 @@ static void load_values(const host_attn_order *o, const void *tile,
 #define ROWS_2(M) ROWS_1(M) M(1)
 #define ROWS_3(M) ROWS_2(M) M(2)
 #define ROWS_4(M) ROWS_3(M) M(3)
+#define ROWS_5(M) ROWS_4(M) M(4)
+#define ROWS_6(M) ROWS_5(M) M(5)
+#define ROWS_7(M) ROWS_6(M) M(6)
+#define ROWS_8(M) ROWS_7(M) M(7)
+
+#if MOST_ROWS == 8
+#define UP_TO_MOST(f) f##1, f##2, f##3, f##4, f##5, f##6, f##7, f##8
+#define FOR_MORE(D)   D(5) D(6) D(7) D(8)
+#else
+#define UP_TO_MOST(f) f##1, f##2, f##3, f##4
+#define FOR_MORE(D)
+#endif
 
 /* Rows times two vectors of keys or dims at a time: with four rows eight sums,
  * enough to hide the latency of a multiply-add. A row's sums are the same
@@ -179,13 +192,14 @@ DEFINE_SCORES(1)
 DEFINE_SCORES(2)
 DEFINE_SCORES(3)
 DEFINE_SCORES(4)
+FOR_MORE(DEFINE_SCORES)
 
 static void scores(int32_t n, const float *const *q, const float *keys,
                    int32_t hd, float *const *s)
 {
     static void (*const by_rows[HOST_ATTN_BLOCK])(
         const float *const *, const float *, int32_t,
-        float *const *) = {scores_1, scores_2, scores_3, scores_4};
+        float *const *) = {UP_TO_MOST(scores_)};
     by_rows[n - 1](q, keys, hd, s);
 }
 
@@ -217,13 +231,14 @@ DEFINE_MIX(1)
 DEFINE_MIX(2)
 DEFINE_MIX(3)
 DEFINE_MIX(4)
+FOR_MORE(DEFINE_MIX)
 
 static void mix(int32_t n, const float *const *p, const float *values,
                 int32_t pad, int32_t first, int32_t last, float *const *o)
 {
     static void (*const by_rows[HOST_ATTN_BLOCK])(
         const float *const *, const float *, int32_t, int32_t, int32_t,
-        float *const *) = {mix_1, mix_2, mix_3, mix_4};
+        float *const *) = {UP_TO_MOST(mix_)};
     by_rows[n - 1](p, values, pad, first, last, o);
 }
 
@@ -257,14 +272,14 @@ DEFINE_SCORES_HALF(1)
 DEFINE_SCORES_HALF(2)
 DEFINE_SCORES_HALF(3)
 DEFINE_SCORES_HALF(4)
+FOR_MORE(DEFINE_SCORES_HALF)
 
 static void scores_half(int32_t n, const float *const *q,
                         const host_attn_runs *keys, int32_t hd, float *const *s)
 {
-    static void (*const by_rows[HOST_ATTN_BLOCK])(const float *const *,
-                                                  const host_attn_runs *,
-                                                  int32_t, float *const *) = {
-        scores_half_1, scores_half_2, scores_half_3, scores_half_4};
+    static void (*const by_rows[HOST_ATTN_BLOCK])(
+        const float *const *, const host_attn_runs *, int32_t,
+        float *const *) = {UP_TO_MOST(scores_half_)};
     by_rows[n - 1](q, keys, hd, s);
 }
 
@@ -291,6 +306,7 @@ DEFINE_MIX_HALF(1)
 DEFINE_MIX_HALF(2)
 DEFINE_MIX_HALF(3)
 DEFINE_MIX_HALF(4)
+FOR_MORE(DEFINE_MIX_HALF)
 
 static void mix_half(int32_t n, const float *const *p,
                      const host_attn_runs *values, int32_t hd, int32_t first,
@@ -298,7 +314,7 @@ static void mix_half(int32_t n, const float *const *p,
 {
     static void (*const by_rows[HOST_ATTN_BLOCK])(
         const float *const *, const host_attn_runs *, int32_t, int32_t, int32_t,
-        float *const *) = {mix_half_1, mix_half_2, mix_half_3, mix_half_4};
+        float *const *) = {UP_TO_MOST(mix_half_)};
     by_rows[n - 1](p, values, hd, first, last, o);
 }
 #endif
@@ -391,6 +407,7 @@ static void scale(float *o, int32_t pad, float by)
 }
 
 const folio_host_attn_set SET = {.name = SET_NAME,
+                                 .most_rows = MOST_ROWS,
                                  .load_keys = load_keys,
                                  .load_values = load_values,
                                  .scores = scores,
