@@ -9,7 +9,13 @@
 /* Of a new sample in the running value: a hiccup should not decide, and the
  * cost of a long prompt's positions grows slowly. */
 #define DECODE_SHARE .125
-#define PROMPT_SHARE .25
+#define PROMPT_SHARE .125
+/* A sample that is so many times the running value is a hiccup and counts as
+ * that much. */
+#define DECODE_MOST 1.5
+#define PROMPT_MOST 2.0
+/* After so many steps that had prompts comes one without. */
+#define RENEW 64
 
 static int32_t slot_of(int32_t n_decode)
 {
@@ -29,6 +35,14 @@ static double decode_ns(const folio_pace *p, int32_t n_decode)
     return 0;
 }
 
+static void note(double *running, double sample, double share, double most)
+{
+    if (*running > 0)
+        *running += share * (FOLIO_MIN(sample, most * *running) - *running);
+    else
+        *running = sample;
+}
+
 void folio_pace_note(folio_pace *p, int32_t n_decode, int32_t n_prompt,
                      uint64_t ns)
 {
@@ -36,26 +50,27 @@ void folio_pace_note(folio_pace *p, int32_t n_decode, int32_t n_prompt,
         return;
     const double t = (double)ns;
     if (n_prompt == 0) {
-        double *d = &p->decode_ns[slot_of(n_decode)];
-        /* Twice is a hiccup, not a step. */
-        *d = *d > 0 ? *d + DECODE_SHARE * (FOLIO_MIN(t, 2 * *d) - *d) : t;
+        note(&p->decode_ns[slot_of(n_decode)], t, DECODE_SHARE, DECODE_MOST);
+        p->n_mixed = 0;
         return;
     }
     p->last_tok = n_prompt;
+    p->n_mixed++;
     const double alone = decode_ns(p, n_decode);
     if (!(alone > 0))
         return;
     /* Where the positions seem to be free, the next step tries more of them;
      * last_tok bounds how many. */
-    const double one = FOLIO_MAX(t - alone, alone / 64) / n_prompt;
-    p->tok_ns =
-        p->tok_ns > 0 ? p->tok_ns + PROMPT_SHARE * (one - p->tok_ns) : one;
+    note(&p->tok_ns, FOLIO_MAX(t - alone, alone / 64) / n_prompt, PROMPT_SHARE,
+         PROMPT_MOST);
 }
 
 int32_t folio_pace_limit(const folio_pace *p, int32_t n_decode)
 {
     if (!(p->stretch > 0) || n_decode < 1)
         return INT32_MAX;
+    if (p->n_mixed >= RENEW)
+        return 0;
     const double alone = decode_ns(p, n_decode);
     /* A position costs no more than a row, which reads as many weights. */
     if (!(alone > 0) || !(p->tok_ns > 0))

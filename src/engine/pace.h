@@ -16,14 +16,16 @@ typedef struct folio_pace {
     double decode_ns[FOLIO_PACE_ROWS + 1];
     double tok_ns;    /* one more position of a prompt; 0: none seen */
     int32_t last_tok; /* prompts' positions of the last step that had both */
+    int32_t n_mixed;  /* steps that had both since one only decoded */
 } folio_pace;
 
 /* A step of n_decode rows and n_prompt positions of prompts took `ns`. */
 void folio_pace_note(folio_pace *p, int32_t n_decode, int32_t n_prompt,
                      uint64_t ns);
 
-/* The most positions of prompts beside n_decode rows, >= 1; INT32_MAX: as many
- * as you like. */
+/* The most positions of prompts beside n_decode rows; INT32_MAX: as many as you
+ * like. Now and then 0: so that it is seen what a step without them costs,
+ * because the texts that are decoded grow meanwhile. */
 int32_t folio_pace_limit(const folio_pace *p, int32_t n_decode);
 
 #endif

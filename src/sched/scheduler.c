@@ -472,7 +472,7 @@ bool folio_sched_is_idle(const folio_sched *s)
 
 void folio_sched_limit_prompts(folio_sched *s, int32_t n_tok)
 {
-    s->prompt_tok = FOLIO_MAX(n_tok, 1);
+    s->prompt_tok = FOLIO_MAX(n_tok, 0);
 }
 
 int32_t folio_sched_n_decoding(const folio_sched *s)

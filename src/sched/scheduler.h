@@ -103,7 +103,7 @@ folio_status folio_sched_plan(folio_sched *s, uint64_t now_ns,
                               const folio_step **out) FOLIO_NODISCARD;
 
 /* From the next plan on, steps in which somebody decodes take at most `n_tok`
- * positions of prompts, >= 1, whatever step_tok leaves; INT32_MAX (at open): no
+ * positions of prompts, >= 0, whatever step_tok leaves; INT32_MAX (at open): no
  * limit. Without step_tok prompts are whole all the same. */
 void folio_sched_limit_prompts(folio_sched *s, int32_t n_tok);
 

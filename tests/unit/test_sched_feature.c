@@ -88,7 +88,7 @@ Test(sched_feature, prompts_keep_their_limit_beside_streams)
     submit(&b, 2, 200, 4, 1, 0, 0);
     submit(&b, 3, 200, 4, 1, 0, 0);
     for (int32_t i = 0; i < 19; i++) {
-        const int32_t limit = 1 + i % 5;
+        const int32_t limit = i % 5;
         folio_sched_limit_prompts(b.s, limit);
         cr_assert(dry_step(&b));
         cr_assert_eq(b.step->n_tok, 2 + limit);
