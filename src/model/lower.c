@@ -300,8 +300,8 @@ static folio_status open_node(const folio_lower_params *p,
     int32_t few = FOLIO_MIN(many, p->few_tok);
     /* One variant for every count keeps a row's bits independent of its
      * batch; attention has one plan, so one op. */
-    bool one = p->ops.deterministic || few == many || n->id == FOLIO_OP_ATTN ||
-               !few_too;
+    bool one = p->ops.deterministic || few == many || few == 0 ||
+               n->id == FOLIO_OP_ATTN || !few_too;
     FOLIO_RETURN_IF(folio_op_open(
         p->dev, n->id, &p->ops, folio_node_args(n, many), &n->op[FOLIO_MANY]));
     if (!one)

@@ -268,6 +268,7 @@ folio_status folio_lower_fuse(const folio_lower_params *p, folio_lowered *l)
 {
     fuse few = {.p = p, .from = &l->plain, .to = &l->fused};
     fuse many = {.p = p, .from = &l->plain, .to = &l->many, .many = true};
-    FOLIO_RETURN_IF(fuse_all(&few));
+    if (p->few_tok > 0)
+        FOLIO_RETURN_IF(fuse_all(&few));
     return p->step_tok > p->few_tok ? fuse_all(&many) : FOLIO_OK;
 }

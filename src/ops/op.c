@@ -376,9 +376,10 @@ folio_status folio_op_run(folio_op *op, folio_queue *q, const void *args)
 
 int32_t folio_few_tok(const folio_device *dev)
 {
-    return folio_device_caps(dev) & FOLIO_CAP_PTX_RETARGET
-               ? FOLIO_WGMMA_MIN_TOKS - 1
-               : FOLIO_MMA_MIN_TOKS - 1;
+    const bool wgmma = folio_device_caps(dev) & FOLIO_CAP_PTX_RETARGET;
+    return folio_tuned("many", "FROM",
+                       wgmma ? FOLIO_WGMMA_MIN_TOKS : FOLIO_MMA_MIN_TOKS) -
+           1;
 }
 
 size_t folio_op_scratch_bytes(const folio_op *op)

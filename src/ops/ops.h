@@ -435,7 +435,8 @@ folio_status folio_op_check(const folio_device *dev, folio_op_id id,
                             const void *args) FOLIO_NODISCARD;
 
 /* Up to so many tokens are better served by products that read a weight once
- * and multiply in floats or bytes (gemv) than by the device's matrix units. */
+ * and multiply in floats or bytes (gemv) than by the device's matrix units. 0:
+ * none are (FOLIO_TUNE's many:FROM=1). */
 int32_t folio_few_tok(const folio_device *dev);
 /* The least tokens for each kind of matrix unit. */
 #define FOLIO_MMA_MIN_TOKS   9

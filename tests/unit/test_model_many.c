@@ -27,6 +27,9 @@ enum {
 /* embed; norm and rounding, q k v and rope, attention, o; norm and rounding,
  * gate up and activation, down for each layer. */
 #define MANY_LAUNCHES (1 + 7 * LAYERS)
+/* Of so few that each group norms them itself. */
+#define FEW          8
+#define FEW_LAUNCHES (1 + 5 * LAYERS)
 /* embed; norm, q, k, v, rope, attention, o, norm, gate, up, activation, down;
  * gather, norm, head. */
 #define PLAIN_LAUNCHES (1 + 12 * LAYERS + 3)
@@ -139,10 +142,12 @@ static void open_on(const char *select, const char *packing, bool emulate)
     if (!dev)
         cr_skip_test("no PoCL among the OpenCL devices here");
     setenv("FOLIO_PACKING", packing, 1);
+    setenv("FOLIO_TUNE", "many:FROM=1", 1);
     model = tiny_open(&tiny, dev);
     unsetenv("FOLIO_PACKING");
     model->emulate = emulate;
     runner = tiny_runner(model, &params);
+    unsetenv("FOLIO_TUNE");
 }
 
 /* All logits of `text` as the host device computes them, in floats. */
@@ -205,8 +210,8 @@ Test(model_many, same_in_fewer_launches, .init = set_up, .fini = tear_down,
     cr_expect_str_eq(chosen("norm_linear", "many tokens"), "norm_linear_wgmma");
     cr_expect_str_eq(chosen("qkv", "many tokens"), "qkv_wgmma");
     cr_expect_str_eq(chosen("gate_up", "many tokens"), "gate_up_wgmma");
-    /* At once, and in two parts, the second of few tokens or of many. */
-    const int32_t cuts[] = {TOKS, N_TOK, TOKS - 3};
+    /* At once, and in two parts. */
+    const int32_t cuts[] = {TOKS, N_TOK, TOKS - 3, 1};
     for (int32_t c = 0; c < (int32_t)FOLIO_COUNT(cuts); c++) {
         const int32_t n = cuts[c];
         tiny_seq_init(&s, runner, c, 3);
@@ -218,6 +223,8 @@ Test(model_many, same_in_fewer_launches, .init = set_up, .fini = tear_down,
     }
     tiny_seq_init(&s, runner, 0, 0);
     cr_expect_eq(feed_launches(&s, N_TOK, false, -1), MANY_LAUNCHES);
+    cr_expect_eq(feed_launches(&s, FEW, false, -1), FEW_LAUNCHES);
+    cr_expect_eq(feed_launches(&s, 1, false, -1), FEW_LAUNCHES);
     /* The head of so many rows: gather, norm and rounding, product. */
     cr_expect_eq(feed_launches(&s, N_TOK, true, -1), MANY_LAUNCHES + 2);
 }
