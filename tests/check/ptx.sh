@@ -26,7 +26,7 @@ trap 'rm -rf -- "$tmp"' EXIT
 clang=(clang-15 -x cl -Dasm=__asm__ -target nvptx64-nvidia-nvcl -Xclang
     -finclude-default-header -Xclang -mlink-builtin-bitcode -Xclang "$libclc"
     -Xclang -target-feature -Xclang +ptx75
-    -DFOLIO_ADDRESSES=1 -w)
+    -w)
 passed=0 failed=0
 for file in "$tmp"/*.cl; do
     base=${file%.cl} more=()
