@@ -99,6 +99,98 @@ static void submit_while_stepping(void)
     eng_at_rest(&b);
 }
 
+/* ---- a device that is lost meanwhile ------------------------------------- */
+
+static int n_reads; /* the owner's */
+
+static folio_status lost_read(folio_runner *r, int number, folio_drawn *out)
+{
+    return ++n_reads > 20 ? FOLIO_E_DEVICE
+                          : folio_runner_read_drawn(r, number, out);
+}
+
+static bool is_lost(const folio_runner *r)
+{
+    (void)r;
+    return n_reads > 20;
+}
+
+enum { N_MOST = 4000 };
+
+typedef struct stubborn {
+    pthread_t thread;
+    folio_engine *e;
+    uint64_t ids[N_MOST];
+    int n;
+    bool bad;
+} stubborn;
+
+/* Submits, looks and cancels until it is told that all is over. */
+static void *submit_until_lost(void *arg)
+{
+    stubborn *c = arg;
+    static const int32_t prompt[] = {1, 2, 3, 4, 5};
+    folio_status st = FOLIO_OK;
+    while (st != FOLIO_E_DEVICE && c->n < N_MOST) {
+        folio_engine_stats s = {.size = sizeof s};
+        folio_engine_request r;
+        folio_engine_request_default(&r);
+        r.prompt = prompt;
+        r.n_prompt = 1 + c->n % 5;
+        r.max_new = N_NEW;
+        r.n = 1 + c->n % 2;
+        st = folio_engine_submit(c->e, &r, &c->ids[c->n]);
+        if (st == FOLIO_OK && ++c->n % 3 == 0) {
+            const folio_status gone =
+                folio_engine_cancel(c->e, c->ids[c->n - 1]);
+            c->bad |= gone != FOLIO_OK && gone != FOLIO_E_NOT_FOUND &&
+                      gone != FOLIO_E_DEVICE;
+        }
+        folio_engine_get_stats(c->e, &s);
+        c->bad |= s.failed != FOLIO_OK && s.failed != FOLIO_E_DEVICE;
+        c->bad |= st != FOLIO_OK && st != FOLIO_E_FULL && st != FOLIO_E_DEVICE;
+    }
+    c->bad |= st != FOLIO_E_DEVICE;
+    return NULL;
+}
+
+/* Whoever got an id gets its ends, too, and none of them twice (see eng_note).
+ */
+static void lose_the_device(void)
+{
+    static stubborn c[N_THREADS];
+    folio_status st = FOLIO_OK;
+    size_t n = 0;
+    memset(c, 0, sizeof c);
+    n_reads = 0;
+    eng_open(&b);
+    b.e->call.read_drawn = lost_read;
+    b.e->call.is_lost = is_lost;
+    for (int i = 0; i < N_THREADS; i++) {
+        c[i].e = b.e;
+        cr_assert_eq(
+            pthread_create(&c[i].thread, NULL, submit_until_lost, &c[i]), 0);
+    }
+    while (st == FOLIO_OK)
+        st = eng_try(&b, &n);
+    cr_assert_eq(st, FOLIO_E_DEVICE);
+    int n_ended = 0;
+    for (int i = 0; i < N_THREADS; i++)
+        pthread_join(c[i].thread, NULL);
+    cr_assert(folio_engine_is_idle(b.e));
+    for (int i = 0; i < N_THREADS; i++) {
+        cr_assert_not(c[i].bad);
+        for (int k = 0; k < c[i].n; k++)
+            for (int32_t j = 0; j < 1 + k % 2; j++) {
+                const eng_answer *a = eng_find(&b, c[i].ids[k], j);
+                cr_assert(a->ended);
+                n_ended += a->end.status == FOLIO_E_DEVICE;
+            }
+    }
+    cr_assert_gt(n_ended, 0);
+    cr_assert_eq(eng_stats(&b).n_in_flight, 0);
+}
+
 typedef struct owner {
     pthread_t thread;
     const eng *bed;
@@ -176,6 +268,7 @@ int main(void)
         b.p.run_ahead = round % 2;
         eng_open(&b);
         submit_while_stepping();
+        lose_the_device();
         engines_side_by_side();
         tear_down();
     }
@@ -194,6 +287,11 @@ Test(engine_threads, four_threads_submit_while_the_device_runs_ahead)
     b.p.run_ahead = 1;
     eng_open(&b);
     submit_while_stepping();
+}
+
+Test(engine_threads, others_submit_while_the_device_is_lost)
+{
+    lose_the_device();
 }
 
 Test(engine_threads, engines_side_by_side_share_a_model)
