@@ -5,8 +5,11 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Of a kernel from an assembled text the driver names its default of 256 items,
- * whatever the text requires: what `required` says is what it runs with. */
+/* Of a kernel that requires more, NVIDIA's driver names its default of 256
+ * items all the same, though it made the kernel for what is required and runs
+ * it: there `required` is believed. Of an assembled text, too, which the driver
+ * did not compile. Other drivers' limit stays: a kernel may need more of a
+ * device than its text told. */
 static folio_status read_limits(folio_device *dev, folio_kernel *k,
                                 bool assembled)
 {
@@ -36,9 +39,10 @@ static folio_status read_limits(folio_device *dev, folio_kernel *k,
                                  CL_KERNEL_COMPILE_WORK_GROUP_SIZE,
                                  sizeof required, required, NULL) != CL_SUCCESS)
         memset(required, 0, sizeof required);
-    if (assembled)
-        group = required[0] ? required[0] * required[1] * required[2]
-                            : dev->info.max_work_group;
+    if (required[0] && (assembled || dev->caps & FOLIO_CAP_PTX))
+        group = required[0] * required[1] * required[2];
+    else if (assembled)
+        group = dev->info.max_work_group;
     if (n > FOLIO_COUNT(k->slots))
         return folio_fail(&dev->log, FOLIO_E_UNSUPPORTED,
                           "kernel %s has %u arguments, at most %zu are "

@@ -55,6 +55,13 @@ static bool fails(fault_side side, fault_kind kind, const char *name)
     return true;
 }
 
+static _Atomic size_t most_group;
+
+void fault_tell_group(size_t most)
+{
+    most_group = most;
+}
+
 /* ---- what is alive ------------------------------------------------------- */
 
 typedef enum what { CONTEXT, QUEUE, MEM, PROGRAM, KERNEL, EVENT, N_WHAT } what;
@@ -226,6 +233,15 @@ WRAP(cl_int, clGetKernelInfo, cl_kernel k, cl_kernel_info about, size_t n,
 WRAP(cl_int, clGetKernelWorkGroupInfo, cl_kernel k, cl_device_id d,
      cl_kernel_work_group_info about, size_t n, void *v, size_t *all)
 {
+    if (most_group && about == CL_KERNEL_WORK_GROUP_SIZE && v &&
+        n == sizeof(size_t)) {
+        size_t real = 0;
+        const cl_int code =
+            __real_clGetKernelWorkGroupInfo(k, d, about, n, &real, all);
+        real = FOLIO_MIN(real, most_group);
+        memcpy(v, &real, sizeof real);
+        return code;
+    }
     OR_FAIL(FAULT_QUERY, clGetKernelWorkGroupInfo, (k, d, about, n, v, all));
 }
 

@@ -62,6 +62,10 @@ fault_report fault_pass(void);
  * made to fail. */
 fault_report fault_disarm(void);
 
+/* Kernels' largest work-groups are told to be so many at most, on all threads,
+ * whatever they are; 0: as they are. */
+void fault_tell_group(size_t most);
+
 /* From now on OpenCL objects are counted, on all threads. */
 void fault_watch(void);
 /* How many of them are alive; `text` (unless NULL) gets what they are. */

@@ -2,6 +2,7 @@
  * limits, deadlines, a caller's own objects, build errors. */
 #define _GNU_SOURCE
 #include "unit/device_util.h"
+#include "unit/fault_device.h"
 #include "device/native.h"
 #include "base/half.h"
 
@@ -326,6 +327,47 @@ Test(device_cl, limits_of_kernels)
     cr_expect_geq(limits.preferred_multiple, 1);
     cr_expect_geq(limits.local_bytes, 400);
     folio_kernel_close(&k);
+    device_setup_close(&s);
+}
+
+/* Kernel "k" of this source with work-groups of 64, where the driver names 16
+ * as its limit: what the device has, as far as it allows. */
+static uint32_t limit_told_16(setup *s, const char *source)
+{
+    folio_kernel *k = NULL;
+    folio_kernel_limits limits;
+    int32_t out[64] = {0};
+    fault_tell_group(16);
+    cr_assert_eq(open_text(s->dev, source, "k", "", &k), FOLIO_OK);
+    fault_tell_group(0);
+    folio_kernel_get_limits(k, &limits);
+    const folio_arg args[] = {folio_arg_view((folio_view){.buf = s->a})};
+    const folio_grid g = {.groups = {1, 1, 1}, .local = {64, 1, 1}};
+    cr_expect_eq(folio_launch(s->q, k, &g, args, 1),
+                 limits.max_work_group < 64 ? FOLIO_E_INVAL : FOLIO_OK);
+    cr_assert_eq(
+        folio_queue_read(s->q, (folio_view){.buf = s->a}, out, sizeof out),
+        FOLIO_OK);
+    cr_expect_eq(out[63], limits.max_work_group < 64 ? 0 : 63);
+    folio_kernel_close(&k);
+    return limits.max_work_group;
+}
+
+Test(device_cl, required_work_groups_are_believed_of_nvidia)
+{
+    static const char any[] =
+        "__kernel void k(__global int *o, const ulong oo)\n"
+        "{ o[get_local_id(0)] = get_local_id(0); }\n";
+    static const char must[] =
+        "__kernel __attribute__((reqd_work_group_size(64, 1, 1)))\n"
+        "void k(__global int *o, const ulong oo)\n"
+        "{ o[get_local_id(0)] = get_local_id(0); }\n";
+    setup s;
+    device_setup_open(&s);
+    cr_expect_eq(limit_told_16(&s, must), 16);
+    s.dev->caps |= FOLIO_CAP_PTX; /* as NVIDIA's */
+    cr_expect_eq(limit_told_16(&s, any), 16);
+    cr_expect_eq(limit_told_16(&s, must), 64);
     device_setup_close(&s);
 }
 
