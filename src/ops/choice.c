@@ -97,12 +97,16 @@ static const choice_case cases[] = {
     FUSED(GATE_UP, F16),
     FUSED(GATE_UP, Q4_0),
     FUSED(GATE_UP, Q8_0),
+    FUSED(STEP, F16),
+    FUSED(STEP, Q4_0),
+    FUSED(STEP, Q8_0),
 };
 
 enum { WIDTH = 2048, HEADS = 32, KV_HEADS = 8, HEAD_DIM = 64, VOCAB = 32768 };
 
 typedef struct choice_args {
     folio_weight w, kv_w;
+    folio_step_layer layer;
     folio_any_args args;
 } choice_args;
 
@@ -212,6 +216,26 @@ static void make_args(const choice_case *c, choice_args *a)
                                                .up = &a->w,
                                                .n_tok = c->n_tok,
                                                .out_stride = WIDTH};
+        break;
+    case FOLIO_OP_STEP:
+        a->layer = (folio_step_layer){.wq = &a->w,
+                                      .wk = &a->kv_w,
+                                      .wv = &a->kv_w,
+                                      .wo = &a->w,
+                                      .gate = &a->w,
+                                      .up = &a->w,
+                                      .down = &a->w,
+                                      .kv = make_kv(c)};
+        a->args.step = (folio_step_args){.layers = &a->layer,
+                                         .n_layers = 1,
+                                         .dim = WIDTH,
+                                         .ff = WIDTH,
+                                         .heads = HEADS,
+                                         .eps = 1e-5f,
+                                         .n_pos = 8192,
+                                         .n_tok = c->n_tok,
+                                         .scale = 0.125f,
+                                         .n_works = 1};
         break;
     case FOLIO_OP_COUNT:
         break;

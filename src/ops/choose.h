@@ -21,6 +21,7 @@ typedef union folio_any_args {
     folio_norm_linear_args norm_linear;
     folio_qkv_args qkv;
     folio_gate_up_args gate_up;
+    folio_step_args step;
 } folio_any_args;
 
 /* folio_op_check for a plan: views may be absent (buf NULL, a weight without

@@ -23,6 +23,7 @@ static const char *const op_names[FOLIO_OP_COUNT] = {
     [FOLIO_OP_NORM_LINEAR] = "norm_linear",
     [FOLIO_OP_QKV] = "qkv",
     [FOLIO_OP_GATE_UP] = "gate_up",
+    [FOLIO_OP_STEP] = "step",
 };
 
 static const folio_variant variants[] = {
@@ -330,6 +331,8 @@ static folio_view scratch_of(folio_op_id id, const void *args)
         return ((const folio_qkv_args *)args)->scratch;
     case FOLIO_OP_GATE_UP:
         return ((const folio_gate_up_args *)args)->scratch;
+    case FOLIO_OP_STEP:
+        return ((const folio_step_args *)args)->scratch;
     default:
         return none;
     }

@@ -644,6 +644,8 @@ int64_t folio_op_count(folio_op_id id, const void *args)
         return ((const folio_qkv_args *)args)->n_tok;
     case FOLIO_OP_GATE_UP:
         return ((const folio_gate_up_args *)args)->n_tok;
+    case FOLIO_OP_STEP:
+        return ((const folio_step_args *)args)->n_tok;
     case FOLIO_OP_COUNT:
         break;
     }
@@ -705,6 +707,8 @@ static folio_status check_op(const folio_device *dev, folio_op_id id,
         return folio_check_qkv(&c, args);
     case FOLIO_OP_GATE_UP:
         return folio_check_gate_up(&c, args);
+    case FOLIO_OP_STEP:
+        return folio_check_step(&c, args);
     case FOLIO_OP_COUNT:
         break;
     }

@@ -45,5 +45,7 @@ folio_status folio_check_qkv(const folio_check *c,
                              const folio_qkv_args *a) FOLIO_NODISCARD;
 folio_status folio_check_gate_up(const folio_check *c,
                                  const folio_gate_up_args *a) FOLIO_NODISCARD;
+folio_status folio_check_step(const folio_check *c,
+                              const folio_step_args *a) FOLIO_NODISCARD;
 
 #endif

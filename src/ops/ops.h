@@ -291,6 +291,36 @@ typedef struct folio_gate_up_args {
     folio_view scratch; /* folio_op_scratch_bytes, shared by all ops */
 } folio_gate_up_args;
 
+/* One layer of a decode step. */
+typedef struct folio_step_layer {
+    const folio_weight *wq, *wk, *wv, *wo, *gate, *up, *down;
+    folio_view attn_norm, ffn_norm; /* [D] f32 */
+    folio_kv_ref kv;                /* shapes as those of all layers */
+    int32_t window;                 /* 0 = none */
+    int32_t work;                   /* its window's entry of work[] */
+} folio_step_layer;
+
+#define FOLIO_STEP_WORKS 4
+
+/* All layers of a step in which every sequence has one token, its newest: for
+ * each layer qkv (no biases, no norms of heads, the whole head turned), attn
+ * without sinks, x += wo of it, gate_up, x += down of it. Token t is sequence
+ * t: q_start is 0, 1, ... */
+typedef struct folio_step_args {
+    folio_view x; /* [T, D] f32, in and out */
+    const folio_step_layer *layers;
+    int32_t n_layers, dim, ff, heads;
+    float eps;
+    folio_view pos, slot, table; /* as those of rope_append */
+    int32_t n_pos, interleaved;  /* rot_dim is head_dim */
+    int32_t n_tok;
+    float scale, softcap;
+    folio_act act;
+    folio_attn_work work[FOLIO_STEP_WORKS]; /* one for each window */
+    int32_t n_works;
+    folio_view scratch; /* folio_op_scratch_bytes, shared by all ops */
+} folio_step_args;
+
 /* ---- table and choice ------------------------------------------------------
  */
 
@@ -309,6 +339,7 @@ typedef enum folio_op_id {
     FOLIO_OP_NORM_LINEAR,
     FOLIO_OP_QKV,
     FOLIO_OP_GATE_UP,
+    FOLIO_OP_STEP,
     FOLIO_OP_COUNT
 } folio_op_id;
 
@@ -387,9 +418,11 @@ struct folio_op {
     folio_kernel *kernel[FOLIO_OP_MAX_KERNELS];
     /* Fused ops without a kernel of their own: the ops they are made of. */
     struct folio_op *part[FOLIO_OP_MAX_PARTS];
-    int32_t geo[24];      /* the variant's own geometry */
-    folio_buf *own;       /* zeros that each run leaves as zeros; may be NULL */
-    size_t scratch_bytes; /* what args->scratch must hold */
+    int32_t geo[24]; /* the variant's own geometry */
+    /* Zeros that each run leaves as zeros, or what the variant wrote once and
+     * counters that a run leaves as it found them; may be NULL. */
+    folio_buf *own;
+    size_t scratch_bytes;         /* what args->scratch must hold */
     char reason[FOLIO_OP_REASON]; /* why the rows above were not taken */
 };
 

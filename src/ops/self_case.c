@@ -682,6 +682,16 @@ static void init_gate_up(folio_self_case *c, const folio_gate_up_args *a)
     c->scratch = &g->scratch;
 }
 
+const folio_self_parts folio_self_shared = {
+    .sign = sign,
+    .array = add_array,
+    .floats = add_floats,
+    .ints = add_ints,
+    .units = fill_units,
+    .kv = init_kv,
+    .tokens = fill_tokens,
+};
+
 folio_status folio_self_case_init(folio_self_case *c, folio_op_id op,
                                   const void *args, int attempt)
 {
@@ -735,6 +745,9 @@ folio_status folio_self_case_init(folio_self_case *c, folio_op_id op,
         break;
     case FOLIO_OP_GATE_UP:
         init_gate_up(c, args);
+        break;
+    case FOLIO_OP_STEP:
+        folio_self_step_init(c, args);
         break;
     case FOLIO_OP_COUNT:
         found = false;

@@ -7,6 +7,7 @@
 #include "ops/attn_plan.h"
 #include "ops/choose.h"
 #include "ops/self_case.h"
+#include "ops/step_parts.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -20,7 +21,7 @@
 typedef struct self_side {
     folio_op *op;
     folio_queue *q;
-    folio_buf *bufs[FOLIO_SELF_ARRAYS], *scratch, *work[3];
+    folio_buf *bufs[FOLIO_SELF_ARRAYS], *scratch, *work[FOLIO_STEP_WORKS][3];
     void *out[FOLIO_SELF_ARRAYS];
 } self_side;
 
@@ -30,8 +31,8 @@ static void close_side(self_side *s)
         folio_buf_close(&s->bufs[i]);
         FOLIO_FREE(s->out[i]);
     }
-    for (int i = 0; i < 3; i++)
-        folio_buf_close(&s->work[i]);
+    for (int i = 0; i < FOLIO_STEP_WORKS * 3; i++)
+        folio_buf_close(&s->work[i / 3][i % 3]);
     folio_buf_close(&s->scratch);
     folio_queue_close(&s->q);
     folio_op_close(&s->op);
@@ -49,6 +50,7 @@ static folio_status bind_arrays(folio_self_case *c, folio_device *dev,
     }
     for (int i = 0; i < c->n_weights; i++)
         c->weight[i].n_views = 1;
+    folio_self_step_bind(c);
     size_t bytes = folio_op_scratch_bytes(s->op);
     if (bytes > 0 && c->scratch) {
         FOLIO_RETURN_IF(folio_buf_open(dev, bytes, &s->scratch));
@@ -58,40 +60,57 @@ static folio_status bind_arrays(folio_self_case *c, folio_device *dev,
 }
 
 /* `n` ints on the device; no buffer for none. */
-static folio_status bind_ints(folio_device *dev, self_side *s, int which,
+static folio_status bind_ints(folio_device *dev, self_side *s, folio_buf **buf,
                               const int32_t *ints, int32_t n, folio_view *v)
 {
     if (n == 0)
         return FOLIO_OK;
     size_t bytes = (size_t)n * sizeof *ints;
-    FOLIO_RETURN_IF(folio_buf_open(dev, bytes, &s->work[which]));
-    *v = (folio_view){.buf = s->work[which]};
+    FOLIO_RETURN_IF(folio_buf_open(dev, bytes, buf));
+    *v = (folio_view){.buf = *buf};
     return folio_queue_write(s->q, *v, ints, bytes);
 }
 
-/* The work list that this op, opened on this device, wants for the case's batch
- * (the arrays of the case hold it). */
+/* How many attention works the case has, and number i of them. */
+static int works_of(const folio_self_case *c)
+{
+    return c->op == FOLIO_OP_ATTN   ? 1
+           : c->op == FOLIO_OP_STEP ? c->args.step.n_works
+                                    : 0;
+}
+
+static folio_attn_work *work_of(folio_self_case *c, int i)
+{
+    return c->op == FOLIO_OP_ATTN ? &c->args.attn.work : &c->args.step.work[i];
+}
+
+/* The work list number i that this op, opened on this device, wants for the
+ * case's batch (the arrays of the case hold it). */
 static folio_status bind_work(folio_self_case *c, folio_device *dev,
-                              self_side *s)
+                              self_side *s, int i_work)
 {
     folio_status st = FOLIO_OK;
     folio_attn_plan_params p;
     folio_attn_plan_bounds cap;
     folio_attn_plan_counts n;
-    folio_attn_work *w = &c->args.attn.work;
+    folio_attn_work *w = work_of(c, i_work), *first = work_of(c, 0);
+    const folio_op *op =
+        c->op == FOLIO_OP_STEP ? folio_step_attn(s->op, i_work) : s->op;
     const int32_t *q_start = NULL, *kv_len = NULL;
     int32_t *ints = NULL, max_kv = 1;
+    if (!op)
+        return FOLIO_OK; /* works without a list */
     for (int i = 0; i < c->n_arrays; i++) {
-        if (c->arrays[i].at == &w->q_start.buf)
+        if (c->arrays[i].at == &first->q_start.buf)
             q_start = c->arrays[i].data;
-        if (c->arrays[i].at == &w->kv_len.buf)
+        if (c->arrays[i].at == &first->kv_len.buf)
             kv_len = c->arrays[i].data;
     }
     for (int32_t i = 0; i < w->n_seq; i++)
         max_kv = FOLIO_MAX(max_kv, kv_len[i]);
-    folio_attn_plan_params_of(s->op, &p);
-    FOLIO_TRY(
-        folio_attn_plan_bound(&p, c->args.attn.n_tok, w->n_seq, max_kv, &cap));
+    folio_attn_plan_params_of(op, &p);
+    FOLIO_TRY(folio_attn_plan_bound(
+        &p, (int32_t)folio_op_count(c->op, &c->args), w->n_seq, max_kv, &cap));
     size_t n_entry = (size_t)cap.entries * FOLIO_ATTN_ENTRY_INTS;
     size_t n_merge = (size_t)cap.merges * FOLIO_ATTN_MERGE_INTS;
     size_t n_tile = (size_t)cap.tiles * FOLIO_ATTN_TILE_INTS;
@@ -103,12 +122,12 @@ static folio_status bind_work(folio_self_case *c, folio_device *dev,
     int32_t *merges = ints + n_entry, *tiles = merges + n_merge;
     FOLIO_TRY(folio_attn_plan_build(&p, w->n_seq, q_start, kv_len, &cap, ints,
                                     merges, tiles, &n));
-    FOLIO_TRY(bind_ints(dev, s, 0, ints, n.n_entries * FOLIO_ATTN_ENTRY_INTS,
-                        &w->entries));
-    FOLIO_TRY(bind_ints(dev, s, 1, merges, n.n_merges * FOLIO_ATTN_MERGE_INTS,
-                        &w->merges));
-    FOLIO_TRY(bind_ints(dev, s, 2, tiles, n.n_tiles * FOLIO_ATTN_TILE_INTS,
-                        &w->tiles));
+    FOLIO_TRY(bind_ints(dev, s, &s->work[i_work][0], ints,
+                        n.n_entries * FOLIO_ATTN_ENTRY_INTS, &w->entries));
+    FOLIO_TRY(bind_ints(dev, s, &s->work[i_work][1], merges,
+                        n.n_merges * FOLIO_ATTN_MERGE_INTS, &w->merges));
+    FOLIO_TRY(bind_ints(dev, s, &s->work[i_work][2], tiles,
+                        n.n_tiles * FOLIO_ATTN_TILE_INTS, &w->tiles));
     w->n_entries = n.n_entries;
     w->n_merges = n.n_merges;
     w->n_tiles = n.n_tiles;
@@ -125,10 +144,11 @@ static void unbind_arrays(folio_self_case *c)
         *c->arrays[i].at = NULL;
     for (int i = 0; i < c->n_weights; i++)
         c->weight[i].n_views = 0;
+    folio_self_step_bind(c);
     if (c->scratch)
         *c->scratch = (folio_view){0};
-    if (c->op == FOLIO_OP_ATTN) {
-        folio_attn_work *w = &c->args.attn.work;
+    for (int i = 0; i < works_of(c); i++) {
+        folio_attn_work *w = work_of(c, i);
         w->entries = w->merges = w->tiles = (folio_view){0};
         w->n_entries = w->n_merges = w->n_tiles = w->n_partials = 0;
     }
@@ -143,8 +163,8 @@ static folio_status run_side(folio_self_case *c, folio_device *dev,
     FOLIO_RETURN_IF(folio_variant_open(dev, var, prm, &c->args, &s->op));
     FOLIO_RETURN_IF(folio_queue_open(dev, &s->q));
     FOLIO_RETURN_IF(bind_arrays(c, dev, s));
-    if (c->op == FOLIO_OP_ATTN)
-        FOLIO_RETURN_IF(bind_work(c, dev, s));
+    for (int i = 0; i < works_of(c); i++)
+        FOLIO_RETURN_IF(bind_work(c, dev, s, i));
     FOLIO_RETURN_IF(folio_op_run(s->op, s->q, &c->args));
     for (int i = 0; i < c->n_arrays; i++) {
         const folio_self_array *a = &c->arrays[i];
@@ -180,7 +200,7 @@ static folio_status open_reference_device(folio_device **out)
 static double tolerance_of(const folio_op *op, const folio_self_array *a)
 {
     if (folio_op_is_inexact(op))
-        return 2e-2;
+        return op->var->op == FOLIO_OP_STEP ? 6e-2 : 2e-2;
     return a->kind == FOLIO_SELF_F16 ? 2e-3 : 1e-4;
 }
 
@@ -263,7 +283,7 @@ typedef struct self_verdict {
 } self_verdict;
 
 /* Grows when cases or limits change, so that no verdict by others stays. */
-enum { RULES = 2 };
+enum { RULES = 3 };
 
 /* Everything the numbers depend on besides the device, which the cache adds:
  * the kernels' text, the options, the case. The host device keeps verdicts in

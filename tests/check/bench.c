@@ -321,6 +321,8 @@ int ck_bench(ck_ctx *c)
         ck_bench_attn(c);
     } else if (c->bench_linear) {
         ck_bench_linear(c);
+    } else if (c->bench_step) {
+        ck_bench_step(c);
     } else {
         ck_run_all(c);
     }

@@ -176,6 +176,7 @@ typedef struct ck_ctx {
     bool bench;        /* time instead of judging */
     bool bench_attn;   /* of all that, the table of attention alone */
     bool bench_linear; /* or that of linear */
+    bool bench_step;   /* or that of step */
     double read_rate;  /* of the device's memory, GB/s */
     uint64_t seed;
     const char *device; /* as asked for */
@@ -286,6 +287,7 @@ void ck_sample(ck_ctx *c);
 void ck_norm_linear(ck_ctx *c);
 void ck_qkv(ck_ctx *c);
 void ck_gate_up(ck_ctx *c);
+void ck_step(ck_ctx *c);
 
 /* Bytes of random blocks with sane scales; `tiny`: subnormal half scales. */
 void ck_fill_weights(ck_rng *r, folio_type type, uint8_t *p, size_t bytes,
@@ -343,6 +345,7 @@ int ck_bench(ck_ctx *c);
 /* Attention on the shapes that others publish; part of ck_bench. */
 void ck_bench_attn(ck_ctx *c);
 void ck_bench_linear(ck_ctx *c);
+void ck_bench_step(ck_ctx *c);
 /* The programs of bench.cl, while dumping. */
 void ck_bench_dump(ck_ctx *c);
 

@@ -16,8 +16,8 @@ typedef struct options {
     const char *device, *only, *without, *require, *dump_dir, *tune;
     uint64_t seed;
     ck_size size;
-    bool exact_buffers, list, bench, bench_attn, bench_linear, self_test,
-        verdict;
+    bool exact_buffers, list, bench, bench_attn, bench_linear, bench_step,
+        self_test, verdict;
 } options;
 
 static void usage(FILE *f)
@@ -36,7 +36,8 @@ static void usage(FILE *f)
           "  --exact-buffers    no guard zones: for tools that watch buffers' "
           "ends\n"
           "  --list             variants of this device's side, nothing runs\n"
-          "  --bench [attn|linear]  speed on shapes of real models, or a table "
+          "  --bench [attn|linear|step]  speed on shapes of real models, or a "
+          "table "
           "of one op\n"
           "  --require FILE     variants, one a line, that must have run\n"
           "  --self-test        kernels wrong on purpose must all be found\n"
@@ -87,7 +88,8 @@ static bool parse(int argc, char **argv, options *o, int *status)
             o->bench_attn = i + 1 < argc && strcmp(argv[i + 1], "attn") == 0;
             o->bench_linear =
                 i + 1 < argc && strcmp(argv[i + 1], "linear") == 0;
-            i += o->bench_attn || o->bench_linear;
+            o->bench_step = i + 1 < argc && strcmp(argv[i + 1], "step") == 0;
+            i += o->bench_attn || o->bench_linear || o->bench_step;
         } else if (strcmp(a, "--self-test") == 0)
             o->self_test = true;
         else if (strcmp(a, "--verdict") == 0)
@@ -213,7 +215,7 @@ void ck_run_all(ck_ctx *c)
     static void (*const families[])(ck_ctx *) = {
         ck_embed,  ck_gather,      ck_rmsnorm, ck_act,     ck_add,
         ck_topk,   ck_sample,      ck_copy,    ck_rope,    ck_attn,
-        ck_linear, ck_norm_linear, ck_qkv,     ck_gate_up,
+        ck_linear, ck_norm_linear, ck_qkv,     ck_gate_up, ck_step,
     };
     for (size_t i = 0; i < FOLIO_COUNT(families); i++)
         families[i](c);
@@ -344,6 +346,7 @@ int main(int argc, char **argv)
         } else if (o.bench) {
             c.bench_attn = o.bench_attn;
             c.bench_linear = o.bench_linear;
+            c.bench_step = o.bench_step;
             status = ck_bench(&c) ? 1 : 0;
         } else {
             status = check(&c, &o);

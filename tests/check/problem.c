@@ -274,6 +274,9 @@ void ck_set_count(ck_problem *p, int64_t n)
     case FOLIO_OP_GATE_UP:
         p->args.gate_up.n_tok = (int32_t)n;
         break;
+    case FOLIO_OP_STEP:
+        p->args.step.n_tok = (int32_t)n;
+        break;
     case FOLIO_OP_COUNT:
         break;
     }
