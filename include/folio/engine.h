@@ -67,6 +67,9 @@ typedef struct folio_engine_params {
                               chunks, cache or preemption; 0: faster variants;
                               -1 (default): 1 on host and CPU drivers */
     int32_t exact;         /* 1: no reduced-precision arithmetic; default 0 */
+    int32_t fused;         /* how many launches a step takes: as the field of
+                              folio_runner_params; -1 (default): what suits the
+                              device */
     /* Steps enqueued before the last one is read: 0 (default) or 1. With 1 the
      * device computes while the host draws, writes text and plans; ids are the
      * same, events come one call of step later, and what was computed behind

@@ -190,8 +190,10 @@ typedef struct folio_runner_params {
                               takes some scratch; default 0 */
     int32_t trace;         /* 1: allow the trace tap; default 0 */
     int32_t fused;         /* up to 8 tokens in few launches a layer: 1 wherever
-                              an op for it exists, 0 never; -1 default: 1 on
-                              GPUs. Never where deterministic */
+                              an op for it exists, 0 never; 2: and all layers in
+                              one launch where each sequence has one token and
+                              the device runs it. -1 default: 1 on GPUs. Never
+                              where deterministic */
 } folio_runner_params;
 
 FOLIO_API void folio_runner_params_default(folio_runner_params *p);

@@ -154,6 +154,7 @@ folio_status folio_pool_size(folio_engine *e, folio_runner_params *r)
     r->block_size = p->block_size;
     r->kv_type = p->kv_type;
     r->deterministic = p->deterministic;
+    r->fused = p->fused;
     r->exact = p->exact;
     r->max_tok = r->pass_tok = p->budget;
     if (n == 0 && (on_host || info.global_bytes == 0)) {

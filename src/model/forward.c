@@ -221,10 +221,30 @@ static folio_status tap(folio_runner *r, folio_view row, int32_t line)
         r->queue, row, (folio_view){r->trace, (size_t)line * bytes}, bytes);
 }
 
+/* Every sequence has one token: all layers in one launch. */
+static folio_status run_step(folio_runner *r, const piece *p)
+{
+    const int32_t n_tok = p->last - p->first;
+    folio_node *embed = &r->low.plain.nodes[0];
+    folio_step_args *a = &r->low.step_args;
+    embed->a.embed.ids = p->tok;
+    FOLIO_RETURN_IF(folio_op_run(embed->op[FOLIO_MANY], r->queue,
+                                 folio_node_args(embed, n_tok)));
+    a->pos = p->pos;
+    a->slot = p->slot;
+    a->n_tok = n_tok;
+    for (int32_t i = 0; i < r->low.n_plans; i++)
+        a->work[i] = p->work[i];
+    return folio_op_run(r->low.step, r->queue, a);
+}
+
 static folio_status run_body(folio_runner *r, const piece *p, int32_t trace_tok)
 {
     int32_t n_tok = p->last - p->first;
     int regime;
+    if (r->low.step && trace_tok < 0 && n_tok <= r->low.most_step &&
+        n_tok == p->n_seq)
+        return run_step(r, p);
     folio_sequence *seq =
         folio_lowered_pick(&r->low, n_tok, trace_tok >= 0, &regime);
     bool here = trace_tok >= p->first && trace_tok < p->last;

@@ -362,6 +362,8 @@ static folio_status open_ops(build *b)
     size_t scratch =
         FOLIO_MAX(most_scratch(&l->plain), most_scratch(&l->fused));
     scratch = FOLIO_MAX(scratch, most_scratch(&l->many));
+    if (l->step)
+        scratch = FOLIO_MAX(scratch, folio_op_scratch_bytes(l->step));
     if (scratch > folio_device_max_alloc(p->dev))
         FOLIO_TRY(FOLIO_E_TOO_LARGE);
     if (scratch > 0) {
@@ -369,6 +371,7 @@ static folio_status open_ops(build *b)
         set_scratch(&l->plain, (folio_view){l->scratch, 0});
         set_scratch(&l->fused, (folio_view){l->scratch, 0});
         set_scratch(&l->many, (folio_view){l->scratch, 0});
+        l->step_args.scratch = (folio_view){l->scratch, 0};
     }
 fail:
     free(lent);
@@ -410,6 +413,8 @@ folio_status folio_lower(const folio_lower_params *p, folio_lowered *out)
     FOLIO_TRY(add_all(&b));
     if (p->fuse && !p->ops.deterministic)
         FOLIO_TRY(folio_lower_fuse(p, &l));
+    if (p->whole && !p->ops.deterministic)
+        FOLIO_TRY(folio_lower_step(p, &l));
     FOLIO_TRY(open_ops(&b));
     *out = l;
     return FOLIO_OK;
@@ -436,6 +441,8 @@ void folio_lowered_fini(folio_lowered *l)
     fini_sequence(&l->many);
     fini_sequence(&l->fused);
     fini_sequence(&l->plain);
+    folio_op_close(&l->step);
+    FOLIO_FREE(l->step_layers);
     folio_buf_close(&l->scratch);
     folio_arena_fini(&l->arena);
     memset(l, 0, sizeof *l);

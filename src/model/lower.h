@@ -54,6 +54,14 @@ typedef struct folio_lowered {
     folio_view x, xr; /* residual [step_tok, D]; rows of the head [rows, D] */
     folio_buf *scratch;
     int32_t step_tok, few_tok;
+    /* All layers as one op for up to most_step sequences of one token each;
+     * NULL: none. */
+    folio_op *step;
+    folio_step_args step_args;
+    folio_step_layer *step_layers;
+    int32_t most_step;
+    char step_why[FOLIO_OP_REASON]; /* why there is none, where it was asked for
+                                     */
 } folio_lowered;
 
 typedef struct folio_lower_params {
@@ -66,6 +74,7 @@ typedef struct folio_lower_params {
     int32_t step_tok; /* most tokens of one pass */
     int32_t few_tok;  /* up to so many are FOLIO_FEW, and may be fused */
     bool fuse;
+    bool whole;        /* look for one op for all layers */
     int32_t head_rows; /* most rows of one pass of the head */
     int32_t max_seqs, max_ctx;
     folio_view logits; /* where the head writes at first */
@@ -90,6 +99,10 @@ folio_node *folio_sequence_add(folio_sequence *s, folio_op_id id);
  * replaced, those that stay borrow the op of their plain node (folio_lower
  * opens it). */
 folio_status folio_lower_fuse(const folio_lower_params *p,
+                              folio_lowered *l) FOLIO_NODISCARD;
+
+/* Opens l->step, if a variant with a kernel of its own takes the model. */
+folio_status folio_lower_step(const folio_lower_params *p,
                               folio_lowered *l) FOLIO_NODISCARD;
 
 /* The sequence for `count` tokens (or rows, of the head) and the regime of its

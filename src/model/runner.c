@@ -3,6 +3,7 @@
 #include "model/runner_internal.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* Contexts of 100,000 and more are common in files and rare in use: nobody
@@ -111,9 +112,9 @@ static folio_status resolve(folio_runner *r)
         p->deterministic =
             kind == FOLIO_DEVICE_HOST || kind == FOLIO_DEVICE_CPU;
     }
-    if (p->fused < -1 || p->fused > 1)
+    if (p->fused < -1 || p->fused > 2)
         return folio_fail(log, FOLIO_E_INVAL,
-                          "folio_runner_params.fused is %d, not -1, 0 or 1",
+                          "folio_runner_params.fused is %d, not in -1..2",
                           p->fused);
     /* On a CPU a launch costs little, and computing norms again costs more:
      * SmolLM2-135M on PoCL 3.1 makes 55 tokens/s plain and 38 fused. */
@@ -250,7 +251,8 @@ static folio_status open_lowered(folio_runner *r)
         .kv = &r->kv,
         .rope_n_pos = r->prm.max_ctx,
         .few_tok = folio_few_tok(r->dev),
-        .fuse = r->prm.fused,
+        .fuse = r->prm.fused > 0,
+        .whole = r->prm.fused > 1,
         .max_seqs = r->prm.max_seqs,
         .max_ctx = r->prm.max_ctx,
         .logits = {r->logits[0], 0},
@@ -353,9 +355,21 @@ static folio_status list_choices(folio_runner *r)
                                           &r->low.plain};
     int32_t n =
         r->low.fused.n_nodes + r->low.many.n_nodes + r->low.plain.n_nodes;
-    r->choices = folio_calloc((size_t)n * FOLIO_REGIMES, sizeof *r->choices);
+    r->choices =
+        folio_calloc((size_t)n * FOLIO_REGIMES + 1, sizeof *r->choices);
     if (!r->choices)
         return FOLIO_E_NOMEM;
+    if (r->low.step) {
+        const folio_node whole = {.id = FOLIO_OP_STEP, .op = {r->low.step}};
+        add_choice(r, &whole, FOLIO_FEW, "one token a sequence");
+    }
+    if (!r->low.step && r->low.step_why[0]) {
+        folio_choice *c = &r->choices[r->n_choices++];
+        *c = (folio_choice){.op = folio_op_name(FOLIO_OP_STEP),
+                            .what = "one token a sequence",
+                            .variant = "op by op"};
+        snprintf(c->reason, sizeof c->reason, "%s", r->low.step_why);
+    }
     for (size_t s = 0; s < FOLIO_COUNT(seqs); s++)
         for (int32_t i = 0; i < seqs[s]->n_nodes; i++)
             for (int g = 0; g < FOLIO_REGIMES; g++) {
