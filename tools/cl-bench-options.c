@@ -25,6 +25,7 @@ enum {
     O_MAX_TOK,
     O_EXACT,
     O_DETERMINISTIC,
+    O_FUSED,
     O_RUN_AHEAD,
     O_JSON,
     O_CSV,
@@ -102,6 +103,11 @@ static const tool_option table[N_OPTIONS] = {
                          "sums in an order that does not depend on the "
                          "batch; default 1 on the host and CPU drivers.",
                          "--deterministic 1"},
+    [O_FUSED] = {"--fused", NULL, "0|1|2",
+                 "launches of a step: 0 one per op, 1 few per layer, 2 one for "
+                 "all layers where the device and the model allow it; default: "
+                 "what suits the device.",
+                 "--fused 2"},
     [O_RUN_AHEAD] = {"--run-ahead", NULL, "0|1",
                      "decode steps enqueued before the ids of the last one "
                      "are read, as the engine may; default 1, on the host "
@@ -212,6 +218,8 @@ static int take(bench_options *o, int i, const char *arg)
         return take_int(i, arg, 1, 1 << 20, &o->max_tok);
     case O_DETERMINISTIC:
         return take_int(i, arg, 0, 1, &o->deterministic);
+    case O_FUSED:
+        return take_int(i, arg, 0, 2, &o->fused);
     case O_RUN_AHEAD:
         return take_int(i, arg, 0, 1, &o->run_ahead);
     case O_OUT:
@@ -280,6 +288,7 @@ int bench_options_parse(int argc, char **argv, bench_options *o)
                          .reps = 3,
                          .block = 16,
                          .deterministic = -1,
+                         .fused = -1,
                          .run_ahead = -1};
     tool_see_json(argc, argv, table, N_OPTIONS);
     while ((i = tool_next_option(argc, argv, table, N_OPTIONS, &next, &arg)) !=

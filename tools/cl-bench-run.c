@@ -101,6 +101,7 @@ static folio_status feeder_init(bench_app *a, const bench_row *row, feeder *f)
     p.kv_type = o->kv_f32 ? FOLIO_KV_F32 : FOLIO_KV_F16;
     p.exact = o->exact;
     p.deterministic = (int32_t)o->deterministic;
+    p.fused = (int32_t)o->fused;
     p.run_ahead = row->decode && o->run_ahead;
     const folio_status st = folio_runner_open(a->model, &p, &f->run);
     if (st != FOLIO_OK)

@@ -23,7 +23,7 @@ typedef struct bench_options {
     const char *model, *shape, *type, *write, *device, *out;
     bench_list prefill, depths, batches;
     long long n_new, prompt, reps, threads, max_tok, block, deterministic,
-        run_ahead;
+        run_ahead, fused;
     bool have_prefill, have_depths, kv_f32, exact, fake, cross, verbose;
     bench_format format;
 } bench_options;

@@ -25,6 +25,7 @@ enum {
     O_THREADS,
     O_MAX_TOK,
     O_DETERMINISTIC,
+    O_FUSED,
     O_SHUFFLE,
     O_JSON,
     O_IDS,
@@ -116,6 +117,11 @@ static const tool_option table[] = {
          "1: only kernels whose results do not depend on what else is computed "
          "with a text; default: 1 on CPUs, 0 on GPUs.",
          "-p Hi --deterministic 1"},
+    [O_FUSED] = {"--fused", NULL, "0|1|2",
+                 "launches of a step: 0 one per op, 1 few per layer, 2 one for "
+                 "all layers where the device and the model allow it (-v says "
+                 "why not); default: what suits the device.",
+                 "-p Hi --fused 2"},
     [O_SHUFFLE] = {"--shuffle-blocks", NULL, "SEED",
                    "hand out KV blocks in a random order (a test of paging: "
                    "the answer must not change); default: in order.",
@@ -259,6 +265,7 @@ static int take(options *o, int i, const char *arg)
         {O_THREADS, 0, 64, offsetof(options, threads)},
         {O_MAX_TOK, 1, 1 << 20, offsetof(options, max_tok)},
         {O_DETERMINISTIC, 0, 1, offsetof(options, deterministic)},
+        {O_FUSED, 0, 2, offsetof(options, fused)},
         {O_SHUFFLE, 0, INT32_MAX, offsetof(options, shuffle)},
         {O_TOP_LOGITS, 1, INT32_MAX, offsetof(options, top_logits)},
         {O_N_BLOCKS, 1, INT32_MAX, offsetof(options, n_blocks)},
@@ -441,7 +448,8 @@ int options_parse(int argc, char **argv, options *o)
                    .max_tok = 512,
                    .top_p = 1.0,
                    .shuffle = -1,
-                   .deterministic = -1};
+                   .deterministic = -1,
+                   .fused = -1};
     bool seen[N_OPTIONS] = {false};
     tool_see_json(argc, argv, table, N_OPTIONS);
     while ((i = tool_next_option(argc, argv, table, N_OPTIONS, &next, &arg)) !=

@@ -139,6 +139,7 @@ static folio_status open_requests_engine(run *r)
     p.n_blocks = (int32_t)o->n_blocks;
     p.kv_type = o->kv_f32 ? FOLIO_KV_F32 : FOLIO_KV_F16;
     p.deterministic = (int32_t)o->deterministic;
+    p.fused = (int32_t)o->fused;
     p.exact = o->exact;
     p.prefix_cache = !o->no_prefix_cache;
     p.chunking = !o->no_chunking;

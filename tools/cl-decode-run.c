@@ -122,6 +122,7 @@ folio_status open_runner(app *a, int32_t max_rows, bool trace)
     rp.block_size = (int32_t)a->o.block;
     rp.kv_type = a->o.kv_f32 ? FOLIO_KV_F32 : FOLIO_KV_F16;
     rp.deterministic = (int32_t)a->o.deterministic;
+    rp.fused = (int32_t)a->o.fused;
     rp.exact = a->o.exact;
     rp.trace = trace;
     long long ctx = a->o.ctx ? a->o.ctx : 4096;
