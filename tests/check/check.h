@@ -206,6 +206,8 @@ void ck_bench_problem(ck_ctx *c, ck_problem *p, const folio_variant *var);
 void ck_size_scratch(ck_problem *p, const folio_op *op);
 /* Whether any variant would run at all, before a problem is made. */
 bool ck_wanted(const ck_ctx *c, folio_op_id op, const char *name);
+/* Of one variant: --only names variants or cases, --without variants. */
+bool ck_selected(const ck_ctx *c, const folio_variant *var, const char *name);
 
 /* ---- places and contents (buffers.c) ---------------------------------------
  */

@@ -146,6 +146,8 @@ static void try_case(ck_ctx *c, const step_case *s, const folio_variant *var)
              folio_type_find(s->type)->name, folio_pack_name(s->packing),
              s->n_tok, s->model.hd);
     snprintf(named.name, sizeof named.name, "%s", name);
+    if (!ck_selected(c, var, name))
+        return;
     const char *no = folio_variant_refuse(c->dev, var, &prm, &m.a);
     if (no) {
         ck_skip(c, var->name, no);
@@ -205,13 +207,13 @@ void ck_step(ck_ctx *c)
     for (size_t v = 0; v < c->n_rows && !c->bench; v++) {
         const folio_variant *var = &c->rows[v];
         const bool host = folio_device_is_host(c->dev);
-        if (var->op != FOLIO_OP_STEP || var->where == FOLIO_ON_HOST || host ||
-            (c->only && !strstr(c->only, "step")))
+        if (var->op != FOLIO_OP_STEP || var->where == FOLIO_ON_HOST || host)
             continue;
         for (size_t i = 0; i < FOLIO_COUNT(cases) && !c->dead; i++)
             if (ck_in_size(c, cases[i].set))
                 try_case(c, &cases[i], var);
-        if (ck_programs_dumping() && !(var->flags & FOLIO_VAR_FLOOR))
+        if (ck_programs_dumping() && !(var->flags & FOLIO_VAR_FLOOR) &&
+            ck_selected(c, var, "step"))
             dump_models(c, var);
     }
 }

@@ -94,9 +94,7 @@ static bool listed(const char *list, const char *name, const char *other)
     return false;
 }
 
-/* --only names variants or cases, --without variants. */
-static bool selected(const ck_ctx *c, const folio_variant *var,
-                     const char *name)
+bool ck_selected(const ck_ctx *c, const folio_variant *var, const char *name)
 {
     return (!c->only || listed(c->only, var->name, name)) &&
            !listed(c->without, var->name, "");
@@ -106,7 +104,7 @@ bool ck_wanted(const ck_ctx *c, folio_op_id op, const char *name)
 {
     for (size_t i = 0; i < c->n_rows; i++)
         if (c->rows[i].op == op && on_this_side(c, &c->rows[i]) &&
-            selected(c, &c->rows[i], name))
+            ck_selected(c, &c->rows[i], name))
             return true;
     return false;
 }
@@ -573,7 +571,7 @@ void ck_judge(ck_ctx *c, ck_problem *p)
     for (size_t i = 0; st == FOLIO_OK && i < c->n_rows; i++) {
         const folio_variant *var = &c->rows[i];
         if (var->op == p->op && on_this_side(c, var) && picked(c, p, var) &&
-            selected(c, var, p->name) && !c->dead)
+            ck_selected(c, var, p->name) && !c->dead)
             (c->bench ? ck_bench_problem : try_variant)(c, p, var);
     }
     ck_problem_free(p);

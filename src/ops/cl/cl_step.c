@@ -300,8 +300,6 @@ static void define_all(folio_cl_options *o, const folio_op *op,
         o, "MAX_LOOKS",
         setting(&op->prm, "MAX_LOOKS", emulated ? MAX_LOOKS_CPU : MAX_LOOKS));
     folio_cl_define(o, "WARP_EMULATED", emulated);
-    folio_cl_define(o, "RELAXED", setting(&op->prm, "RELAXED", 0));
-    folio_cl_define(o, "AHEAD", setting(&op->prm, "AHEAD", 0));
     folio_cl_define(o, "TIMES", setting(&op->prm, "TIMES", 0));
 }
 
