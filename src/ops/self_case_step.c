@@ -9,7 +9,7 @@
 
 static const folio_self_parts *const make = &folio_self_shared;
 
-enum { MATRICES = 7, MOST_TOK = 3, WEIGHT_ALIGN = 256 };
+enum { MATRICES = 7, MOST_TOK = 8, WEIGHT_ALIGN = 256 };
 
 /* So that a product is about as large as what it is a product of: else a
  * weight of attention is one or nothing, and all depends on which. */
@@ -91,7 +91,7 @@ static void put_sequences(folio_self_case *c, folio_step_args *s)
 {
     folio_kv_ref *kv = &c->layer[0].kv;
     const int32_t bs = kv->block_size;
-    const int32_t len[MOST_TOK] = {35, 1, 18};
+    const int32_t len[MOST_TOK] = {35, 1, 18, 16, 40, 2, 33, 17};
     int32_t start[MOST_TOK + 1] = {0}, q_start[MOST_TOK + 1] = {0};
     int32_t pos[MOST_TOK], slot[MOST_TOK], tables[64];
     for (int32_t t = 0; t < s->n_tok; t++) {
