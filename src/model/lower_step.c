@@ -1,6 +1,7 @@
 /* model/lower_step.c: all layers of a decode step as one op, where a device
  * runs it as one launch. Knows the description of layers and the op, not how it
  * is computed. */
+#include <inttypes.h>
 #include <stdio.h>
 
 #include "model/lower.h"
@@ -33,26 +34,36 @@ static folio_status refuse(folio_lowered *l, const char *why)
 /* Sequences at most; a step of more is bound by arithmetic, not by memory. */
 #define STEP_TOK 8
 
+static void set_seqs(const folio_lower_params *p, folio_lowered *l, int32_t n)
+{
+    l->step_args.n_tok = n;
+    for (int32_t i = 0; i < l->n_plans; i++) {
+        l->step_args.work[i].n_seq = n;
+        l->step_args.work[i].max_kv = p->max_ctx;
+    }
+}
+
 /* For as many sequences as a variant with a kernel of its own takes: the sum of
- * the parts is the fused form, which is there anyway. */
+ * the parts is the fused form, which is there anyway. A kernel for 1, 2, 4 and
+ * 8 each passes its self-test, since each is chosen by the count of a step;
+ * their programs are built once. */
 static folio_status open_step(const folio_lower_params *p, folio_lowered *l)
 {
-    const int32_t most = FOLIO_MIN(STEP_TOK, p->max_seqs);
-    for (int32_t n = FOLIO_MIN(most, p->step_tok); n > 0; n /= 2) {
-        l->step_args.n_tok = n;
-        for (int32_t i = 0; i < l->n_plans; i++) {
-            l->step_args.work[i].n_seq = n;
-            l->step_args.work[i].max_kv = p->max_ctx;
-        }
-        folio_status st =
-            folio_op_open_better(p->dev, FOLIO_OP_STEP, &p->ops, &l->step_args,
-                                 &l->step, l->step_why);
+    const int32_t most =
+        FOLIO_MIN(FOLIO_MIN(STEP_TOK, p->max_seqs), p->step_tok);
+    for (int32_t n = 1; l->most_step < most; n = FOLIO_MIN(2 * n, most)) {
+        folio_op *op = NULL;
+        set_seqs(p, l, n);
+        const folio_status st = folio_op_open_better(
+            p->dev, FOLIO_OP_STEP, &p->ops, &l->step_args, &op, l->step_why);
         if (st == FOLIO_E_INVAL || st == FOLIO_E_UNSUPPORTED)
             return refuse(l, folio_status_text(st));
         FOLIO_RETURN_IF(st);
-        l->most_step = l->step ? n : 0;
-        if (l->step)
+        if (!op)
             return FOLIO_OK;
+        folio_op_close(&l->step);
+        l->step = op;
+        l->most_step = n;
     }
     return FOLIO_OK;
 }
@@ -106,8 +117,10 @@ static folio_status look_for_step(const folio_lower_params *p, folio_lowered *l)
 folio_status folio_lower_step(const folio_lower_params *p, folio_lowered *l)
 {
     FOLIO_RETURN_IF(look_for_step(p, l));
-    if (!l->step)
+    if (l->step_why[0])
         folio_logf(folio_device_log(p->dev), FOLIO_LOG_INFO,
-                   "no step of one launch, its ops run: %s", l->step_why);
+                   "no step of one launch for more than %" PRId32
+                   " sequences, its ops run: %s",
+                   l->most_step, l->step_why);
     return FOLIO_OK;
 }
