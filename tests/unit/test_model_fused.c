@@ -253,8 +253,8 @@ Test(model_fused, bad_value, .init = set_up, .fini = tear_down)
 {
     dev = tiny_device(&tiny, "host", 0);
     model = tiny_open(&tiny, dev);
-    params.fused = 2;
+    params.fused = 3;
     cr_expect_eq(folio_runner_open(model, &params, &runner), FOLIO_E_INVAL);
-    cr_expect(strstr(tiny.ear.err, "folio_runner_params.fused is 2"), "%s",
+    cr_expect(strstr(tiny.ear.err, "folio_runner_params.fused is 3"), "%s",
               tiny.ear.err);
 }
