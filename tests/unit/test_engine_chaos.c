@@ -452,7 +452,8 @@ Test(engine_chaos, everything_at_once, .timeout = 240)
                 "whole, %d spoilt, %d stopped",
                 n_taken, n_refused, n_failed, n_preempted, n_cut, n_whole,
                 n_spoilt, n_stopped);
-    cr_assert(n_taken > 2000 && n_refused > 300 && n_failed > 100 &&
-              n_preempted > 100 && n_cut > 100 && n_whole > 2000 &&
+    /* Far below what comes about, as any change of a decision changes it. */
+    cr_assert(n_taken > 1000 && n_refused > 100 && n_failed > 100 &&
+              n_preempted > 20 && n_cut > 100 && n_whole > 1000 &&
               n_spoilt > 20 && n_stopped > 20);
 }
