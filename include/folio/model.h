@@ -192,8 +192,11 @@ typedef struct folio_runner_params {
     int32_t fused;         /* up to 8 tokens in few launches a layer: 1 wherever
                               an op for it exists, 0 never; 2: and all layers in
                               one launch where each sequence has one token and
-                              the device runs it. -1 default: 1 on GPUs. Never
-                              where deterministic */
+                              the device and the model allow it (up to 8 of
+                              them, arithmetic not exact). -1 default: 2 on GPUs
+                              with Hopper's matrix units and bulk copies, 1 on
+                              other GPUs, 0 elsewhere. Never where
+                              deterministic */
 } folio_runner_params;
 
 FOLIO_API void folio_runner_params_default(folio_runner_params *p);

@@ -116,11 +116,8 @@ static folio_status resolve(folio_runner *r)
         return folio_fail(log, FOLIO_E_INVAL,
                           "folio_runner_params.fused is %d, not in -1..2",
                           p->fused);
-    /* On a CPU a launch costs little, and computing norms again costs more:
-     * SmolLM2-135M on PoCL 3.1 makes 55 tokens/s plain and 38 fused. */
     if (p->fused < 0)
-        p->fused = !folio_device_is_host(r->dev) &&
-                   !(folio_device_caps(r->dev) & FOLIO_CAP_CPU);
+        p->fused = folio_fused_for(r->dev);
     r->ops.deterministic = p->deterministic;
     r->ops.exact = p->exact || r->model->exact;
     r->ops.emulate = r->model->emulate;

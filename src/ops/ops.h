@@ -471,6 +471,9 @@ folio_status folio_op_check(const folio_device *dev, folio_op_id id,
  * and multiply in floats or bytes (gemv) than by the device's matrix units. 0:
  * none are (FOLIO_TUNE's many:FROM=1). */
 int32_t folio_few_tok(const folio_device *dev);
+/* How many launches a step takes where nobody says: 0 one for each op, 1 few a
+ * layer, 2 one for all layers, by what the device has. */
+int32_t folio_fused_for(const folio_device *dev);
 /* The least tokens for each kind of matrix unit. */
 #define FOLIO_MMA_MIN_TOKS   9
 #define FOLIO_WGMMA_MIN_TOKS 4

@@ -19,6 +19,9 @@
 
 enum { N_SEQ = 2, N_PROMPT = 5, N_NEW = 4, BLOCKS = 4, BS = 16 };
 
+#define MATRIX_UNITS                                                           \
+    "attn_mma,attn_bulk,linear_mma,linear_wgmma,norm_linear_wgmma"
+
 /* Of the largest logit: activations are rounded to halves five times a layer.
  */
 #define SHARE 2e-2f
@@ -41,6 +44,8 @@ static void find_choice(const folio_runner *r, decoded *d)
         }
 }
 
+static int32_t deterministic;
+
 /* Decodes fixed ids for two sequences. */
 static decoded decode(folio_model *m, int32_t n_vocab, int32_t fused,
                       bool exact)
@@ -56,7 +61,7 @@ static decoded decode(folio_model *m, int32_t n_vocab, int32_t fused,
     p.max_rows = N_SEQ;
     p.max_ctx = BLOCKS / N_SEQ * BS;
     p.n_blocks = BLOCKS;
-    p.deterministic = 0;
+    p.deterministic = deterministic;
     p.exact = exact;
     p.fused = fused;
     OK(folio_runner_open(m, &p, &r));
@@ -150,8 +155,7 @@ static void set_up(void)
     OK(folio_model_open_shape(dev, &shape, NULL, &model));
     unsetenv("FOLIO_PACKING");
     /* Other emulated programs are others' business and take long to build. */
-    setenv("FOLIO_DISABLE",
-           "attn_mma,attn_bulk,linear_mma,linear_wgmma,norm_linear_wgmma", 1);
+    setenv("FOLIO_DISABLE", MATRIX_UNITS, 1);
 }
 
 static void tear_down(void)
@@ -214,4 +218,58 @@ Test(model_step, fused_where_arithmetic_shall_be_exact, .init = set_up,
 {
     model->emulate = true;
     expect_fused(true, "not exact");
+}
+
+/* The device's capabilities on paper: nothing runs there. */
+Test(model_step, chosen_by_itself_where_the_device_has_what_it_needs,
+     .init = set_up, .fini = tear_down)
+{
+    const uint64_t hopper =
+        FOLIO_CAP_PTX_MMA | FOLIO_CAP_PTX_BULK | FOLIO_CAP_BIG_LOCAL;
+    folio_device *host = NULL;
+    folio_device_params dp;
+    folio_device_params_default(&dp);
+    dp.select = "host";
+    OK(folio_device_open(&dp, &host));
+    cr_expect_eq(folio_fused_for(host), 0);
+    folio_device_close(&host);
+    dev->caps |= FOLIO_CAP_CPU | hopper;
+    cr_expect_eq(folio_fused_for(dev), 0);
+    dev->caps &= ~(uint64_t)FOLIO_CAP_CPU;
+    cr_expect_eq(folio_fused_for(dev), 2);
+    for (uint64_t cap = 1; cap; cap <<= 1)
+        if (hopper & cap) {
+            dev->caps &= ~cap;
+            cr_expect_eq(folio_fused_for(dev), 1);
+            dev->caps |= cap;
+        }
+}
+
+/* Nobody asks, the device has it, and something keeps it from running: as with
+ * few launches a layer. */
+Test(model_step, fused_where_the_choice_by_itself_does_not_run, .init = set_up,
+     .fini = tear_down, .timeout = 300)
+{
+    setenv("FOLIO_DISABLE", MATRIX_UNITS ",step_ring", 1);
+    dev->caps &= ~(uint64_t)FOLIO_CAP_CPU;
+    decoded want = decode(model, shape.n_vocab, 1, false);
+    dev->caps |= FOLIO_CAP_PTX_MMA | FOLIO_CAP_PTX_BULK | FOLIO_CAP_BIG_LOCAL;
+    decoded got = decode(model, shape.n_vocab, -1, false);
+    cr_expect_str_eq(got.step, "op by op");
+    cr_expect(strstr(got.reason, "step_ring: "), "%s", got.reason);
+    cr_expect_eq(got.launches, want.launches);
+    cr_expect_eq(memcmp(got.logits, want.logits, want.n * sizeof *want.logits),
+                 0);
+    free(want.logits);
+    free(got.logits);
+    /* Nor where numbers must not be rounded, or not depend on others. */
+    setenv("FOLIO_DISABLE", MATRIX_UNITS, 1);
+    got = decode(model, shape.n_vocab, -1, true);
+    cr_expect_str_eq(got.step, "op by op");
+    cr_expect(strstr(got.reason, "step_ring: not exact"), "%s", got.reason);
+    free(got.logits);
+    deterministic = 1;
+    got = decode(model, shape.n_vocab, -1, false);
+    cr_expect_str_eq(got.step, "none");
+    free(got.logits);
 }
