@@ -46,6 +46,8 @@ void eng_init(eng *b, const char *select, bool text)
     b->p.kv_type = FOLIO_KV_F32;
     b->p.deterministic = 1;
     b->p.audit = 1;
+    /* What comes about shall not depend on how fast the machine is. */
+    b->p.pace = 0;
     b->p.log = tiny_log(&b->tiny);
 }
 
