@@ -252,6 +252,10 @@ static const char *contradiction(const bench_options *o, const bool *seen)
                           "NAME (see --help)";
     if ((o->type || o->write) && !o->shape)
         return "--type and --write are for --shape (see --help)";
+    if (o->write && !tool_is_plain(o->write))
+        return "--write names something that is no file";
+    if (tool_same_file(o->out, o->model) || tool_same_file(o->out, o->write))
+        return "--out would overwrite the model";
     if (seen[O_JSON] + seen[O_CSV] + seen[O_MD] > 1)
         return "--json, --csv and --md exclude each other";
     if (o->cross && (o->depths.n == 0 || o->batches.n == 0))

@@ -217,7 +217,7 @@ static folio_status report(bench_app *a)
         ok = fclose(f) == 0 && ok;
     if (ok)
         return FOLIO_OK;
-    if (path)
+    if (path && tool_is_plain(path))
         remove(path);
     return bench_fail(a, FOLIO_E_IO, "%s could not be written",
                       path ? path : "stdout");

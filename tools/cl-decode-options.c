@@ -374,6 +374,8 @@ static const char *requests_contradiction(const options *o)
                         o->have_pace || o->have_watermark ||
                         o->no_prefix_cache || o->no_chunking ||
                         o->have_run_ahead || o->audit || o->trace_file;
+    if (tool_same_file(o->trace_file, o->requests))
+        return "--trace-file would overwrite the requests";
     if (!o->requests)
         return engine
                    ? "--n-blocks, --max-seqs, --budget, --pace, --watermark, "

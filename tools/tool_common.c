@@ -332,3 +332,19 @@ void tool_json_error(const char *code, const char *message)
     tool_json_print(
         json_pack("{s:{s:s,s:o}}", "error", "code", code, "message", text));
 }
+
+bool tool_same_file(const char *a, const char *b)
+{
+    struct stat x, y;
+    if (!a || !b)
+        return false;
+    if (stat(a, &x) != 0 || stat(b, &y) != 0)
+        return strcmp(a, b) == 0;
+    return S_ISREG(x.st_mode) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+bool tool_is_plain(const char *path)
+{
+    struct stat s;
+    return stat(path, &s) != 0 || S_ISREG(s.st_mode);
+}

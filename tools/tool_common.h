@@ -61,6 +61,13 @@ bool tool_parse_num(const char *s, double lo, double hi, double *out);
 /* "1,2,3" or "" to a malloc'ed array. */
 bool tool_parse_ids(const char *s, int32_t **ids, size_t *n);
 
+/* Whether writing to one of them would overwrite the other. A name may be NULL:
+ * no file. */
+bool tool_same_file(const char *a, const char *b);
+/* Nothing is there yet, or a file that may be replaced or removed: no device,
+ * no pipe. */
+bool tool_is_plain(const char *path);
+
 /* A file ("-" = stdin) of at most 1 GiB as bytes with a zero behind; NULL with
  * *why set. A folder or a device other than a terminal is none. */
 char *tool_read_file(const char *path, size_t *n, const char **why);

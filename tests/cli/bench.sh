@@ -38,6 +38,16 @@ wrong()
 wrong "give -m FILE or --shape"
 wrong "unknown option" --bogus
 wrong "unknown option" something
+# What is given is not overwritten, and what is no file is not replaced.
+printf 'as it was' >"$T/given"
+wrong "overwrite the model" -m "$T/given" --out "$T/given"
+ln "$T/given" "$T/linked"
+wrong "overwrite the model" -m "$T/given" --out "$T/linked"
+wrong "overwrite the model" --shape tiny --write "$T/both" --out "$T/both"
+is "the given file" "$(cat "$T/given")" "as it was"
+mkfifo "$T/pipe"
+wrong "no file" --shape tiny --write "$T/pipe"
+is "a pipe stays one" "$(stat -c %F "$T/pipe")" fifo
 wrong "needs NAME" --shape
 wrong "exclude each other" --shape tiny -m x.gguf
 wrong "are for --shape" -m x.gguf --type q4_0

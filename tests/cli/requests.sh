@@ -25,6 +25,10 @@ fails "no such folder of the trace" IO -m "$MODEL" --device host \
     --requests "$T/none" --trace-file "$T/nonexist/x"
 json "no such folder of the trace" "'nonexist' in j['error']['message']"
 fails "no such file" IO -m "$MODEL" --device host --requests "$T/none"
+printf '{}\n' >"$T/kept"
+run -m "$MODEL" --device host --requests "$T/kept" --trace-file "$T/kept"
+exits "a trace over the requests" 2
+[ "$(cat "$T/kept")" = '{}' ] || fail "a trace over the requests" "gone"
 
 # lines NAME EXPRESSION: Python over o, the objects on stdout, and by, those of
 # them that answer by (id, completion).
