@@ -82,8 +82,6 @@ STEP_FN void attend(const step_args *a, __local const int *at,
             {
                 /* Rows are 8 tokens, or 8 dims once they are transposed. */
                 const uint in = (sub * 16 + LANE / 4) * 4 + LANE % 4;
-                const bool on0 = key + (int)(LANE / 4) < len;
-                const bool on1 = key + (int)(LANE / 4) + 8 < len;
                 UNROLL
                 for (uint d = 0; d < K16; d++) {
                     kf[d][ME][0] = kt[d * 2 * BS * 4 + in];
@@ -92,7 +90,8 @@ STEP_FN void attend(const step_args *a, __local const int *at,
                     kf[d][ME][3] = kt[(d * 2 + 1) * BS * 4 + in + 32];
                 }
 #if HD <= 64
-                load_v(vt, in, on0, on1, vf, ME);
+                const int k0 = key + (int)(LANE / 4);
+                load_v(vt, in, k0 < len, k0 + 8 < len, vf, ME);
 #endif
                 c[ME][0] = c[ME][1] = c[ME][2] = c[ME][3] = 0;
             }

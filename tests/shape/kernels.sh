@@ -28,6 +28,9 @@ for file in "$tmp"/*.cl; do
     if clang -x cl -E -Dasm=__asm__ "${options[@]}" "$file" |
         grep '__asm__ volatile' >/dev/null; then
         target=nvptx64-nvidia-nvcl
+        # What loads and stores halves is core, but clang's header knows it for
+        # this target only with their arithmetic.
+        options+=(-Xclang -cl-ext=+cl_khr_fp16)
     fi
     if clang -x cl -target $target -Xclang \
         -finclude-default-header -Dasm=__asm__ -fsyntax-only -Wall -Wextra \
