@@ -397,9 +397,8 @@ static bool has_native(const folio_device *dev, folio_op_id id)
 }
 
 /* On a CPU a launch costs little, and computing norms again costs more:
- * SmolLM2-135M on PoCL 3.1 makes 55 tokens/s plain and 38 fused. On an H200
- * llama-3.2-1b makes 843 and 1,170 (F16), 1,136 and 1,895 (Q4_0) with few
- * launches a layer and with one for all layers. */
+ * SmolLM2-135M on PoCL 3.1 makes 55 tokens/s plain and 38 fused. What one
+ * launch for all layers gains on a GPU stands in README. */
 int32_t folio_fused_for(const folio_device *dev)
 {
     if (folio_device_is_host(dev) || folio_device_caps(dev) & FOLIO_CAP_CPU)
