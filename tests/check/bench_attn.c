@@ -225,44 +225,49 @@ static folio_status judge(ck_ctx *c, const bed *b, double *share)
 /* ---- one variant ------------------------------------------------------------
  */
 
-static folio_status plan(ck_ctx *c, bed *b, const folio_op *op)
+folio_status ck_bench_plan(ck_ctx *c, const folio_op *attn, int32_t n_tok,
+                           const int32_t *q_start, const int32_t *kv_len,
+                           folio_attn_work *w, folio_buf **lists)
 {
     folio_status st = FOLIO_OK;
     folio_attn_plan_params p;
     folio_attn_plan_bounds cap;
     folio_attn_plan_counts n = {0};
-    folio_attn_work *w = &b->args.work;
     int32_t *list = NULL;
-    folio_attn_plan_params_of(op, &p);
+    folio_attn_plan_params_of(attn, &p);
     FOLIO_RETURN_IF(
-        folio_attn_plan_bound(&p, b->n_tok, b->s->batch, b->s->ctx, &cap));
+        folio_attn_plan_bound(&p, n_tok, w->n_seq, w->max_kv, &cap));
     const size_t n_e = (size_t)cap.entries * FOLIO_ATTN_ENTRY_INTS;
     const size_t n_m = (size_t)cap.merges * FOLIO_ATTN_MERGE_INTS;
     const size_t n_t = (size_t)cap.tiles * FOLIO_ATTN_TILE_INTS;
-    list = folio_calloc(n_e + n_m + n_t + 1, sizeof *list);
+    const size_t bytes = (n_e + n_m + n_t + 1) * sizeof *list;
+    list = folio_calloc(bytes, 1);
     if (!list)
         return FOLIO_E_NOMEM;
-    FOLIO_TRY(folio_attn_plan_build(&p, b->s->batch, b->q_start, b->kv_len,
-                                    &cap, list, list + n_e, list + n_e + n_m,
-                                    &n));
-    folio_buf_close(&b->lists);
-    const size_t bytes = (n_e + n_m + n_t + 1) * sizeof *list;
-    FOLIO_TRY(folio_buf_open(c->dev, bytes, &b->lists));
-    w->entries = (folio_view){b->lists, 0};
-    w->merges = (folio_view){b->lists, n_e * sizeof *list};
-    w->tiles = (folio_view){b->lists, (n_e + n_m) * sizeof *list};
+    FOLIO_TRY(folio_attn_plan_build(&p, w->n_seq, q_start, kv_len, &cap, list,
+                                    list + n_e, list + n_e + n_m, &n));
+    folio_buf_close(lists);
+    FOLIO_TRY(folio_buf_open(c->dev, bytes, lists));
+    w->entries = (folio_view){*lists, 0};
+    w->merges = (folio_view){*lists, n_e * sizeof *list};
+    w->tiles = (folio_view){*lists, (n_e + n_m) * sizeof *list};
     FOLIO_TRY(folio_queue_write(c->q, w->entries, list, bytes));
     w->n_entries = n.n_entries;
     w->n_merges = n.n_merges;
     w->n_tiles = n.n_tiles;
     w->n_partials = n.n_partials;
-    const size_t scratch = FOLIO_MAX(folio_op_scratch_bytes(op), 64);
-    folio_buf_close(&b->scratch);
-    FOLIO_TRY(folio_buf_open(c->dev, scratch, &b->scratch));
-    b->args.scratch = (folio_view){b->scratch, 0};
 fail:
     free(list);
     return st;
+}
+
+static folio_status open_scratch(ck_ctx *c, bed *b, const folio_op *op)
+{
+    const size_t bytes = FOLIO_MAX(folio_op_scratch_bytes(op), 64);
+    folio_buf_close(&b->scratch);
+    FOLIO_RETURN_IF(folio_buf_open(c->dev, bytes, &b->scratch));
+    b->args.scratch = (folio_view){b->scratch, 0};
+    return FOLIO_OK;
 }
 
 static folio_status launches(ck_ctx *c, folio_op *op, const bed *b, int n,
@@ -330,7 +335,9 @@ static folio_status try_one(ck_ctx *c, bed *b, const folio_variant *var,
            b->s->ctx, tune ? tune : "");
     fflush(stdout);
     FOLIO_TRY(folio_variant_open(c->dev, var, &prm, &b->args, &op));
-    FOLIO_TRY(plan(c, b, op));
+    FOLIO_TRY(ck_bench_plan(c, op, b->n_tok, b->q_start, b->kv_len,
+                            &b->args.work, &b->lists));
+    FOLIO_TRY(open_scratch(c, b, op));
     FOLIO_TRY(
         folio_queue_fill(c->q, b->args.out, 0xff, folio_buf_bytes(b->out)));
     FOLIO_TRY(folio_op_run(op, c->q, &b->args));

@@ -344,6 +344,11 @@ folio_device *ck_paper_device(folio_log log, uint64_t caps);
 /* Number of failures. */
 int ck_self_test(ck_ctx *c);
 int ck_bench(ck_ctx *c);
+/* The lists of an attention op for a batch whose n_seq and max_kv are in *w:
+ * into *lists, in place of what was there, and as counts and views into *w. */
+folio_status ck_bench_plan(ck_ctx *c, const folio_op *attn, int32_t n_tok,
+                           const int32_t *q_start, const int32_t *kv_len,
+                           folio_attn_work *w, folio_buf **lists);
 /* Attention on the shapes that others publish; part of ck_bench. */
 void ck_bench_attn(ck_ctx *c);
 void ck_bench_linear(ck_ctx *c);

@@ -8,7 +8,6 @@
 
 #include "base/half.h"
 #include "check/check.h"
-#include "ops/attn_plan.h"
 #include "ops/pack.h"
 #include "ops/self_test.h"
 #include "ops/step_parts.h"
@@ -440,44 +439,6 @@ static folio_status open_bed(ck_ctx *c, const bench_case *s, bed *b)
     return place_rest(c, b, s->ctx);
 }
 
-/* What the parts' attention wants to know of the batch. */
-static folio_status plan(ck_ctx *c, bed *b, const folio_op *op)
-{
-    folio_status st = FOLIO_OK;
-    folio_attn_plan_params p;
-    folio_attn_plan_bounds cap;
-    folio_attn_plan_counts n = {0};
-    folio_attn_work *w = &b->m.a.work[0];
-    int32_t *list = NULL;
-    if (!folio_step_attn(op, 0))
-        return FOLIO_OK;
-    folio_attn_plan_params_of(folio_step_attn(op, 0), &p);
-    FOLIO_RETURN_IF(
-        folio_attn_plan_bound(&p, b->m.a.n_tok, w->n_seq, w->max_kv, &cap));
-    const size_t n_e = (size_t)cap.entries * FOLIO_ATTN_ENTRY_INTS;
-    const size_t n_m = (size_t)cap.merges * FOLIO_ATTN_MERGE_INTS;
-    const size_t n_t = (size_t)cap.tiles * FOLIO_ATTN_TILE_INTS;
-    const size_t bytes = (n_e + n_m + n_t + 1) * sizeof *list;
-    list = folio_calloc(bytes, 1);
-    if (!list)
-        return FOLIO_E_NOMEM;
-    FOLIO_TRY(folio_attn_plan_build(&p, w->n_seq, b->q_start, b->kv_len, &cap,
-                                    list, list + n_e, list + n_e + n_m, &n));
-    folio_buf_close(&b->lists);
-    FOLIO_TRY(folio_buf_open(c->dev, bytes, &b->lists));
-    w->entries = (folio_view){b->lists, 0};
-    w->merges = (folio_view){b->lists, n_e * sizeof *list};
-    w->tiles = (folio_view){b->lists, (n_e + n_m) * sizeof *list};
-    FOLIO_TRY(folio_queue_write(c->q, w->entries, list, bytes));
-    w->n_entries = n.n_entries;
-    w->n_merges = n.n_merges;
-    w->n_tiles = n.n_tiles;
-    w->n_partials = n.n_partials;
-fail:
-    free(list);
-    return st;
-}
-
 static folio_status launches(ck_ctx *c, folio_op *op, const bed *b, int n,
                              double *ns)
 {
@@ -560,7 +521,10 @@ static folio_status try_one(ck_ctx *c, const bench_case *s, bed *b,
         return FOLIO_OK;
     }
     FOLIO_TRY(folio_variant_open(c->dev, var, &prm, a, &op));
-    FOLIO_TRY(plan(c, b, op));
+    /* What the parts' attention wants to know of the batch. */
+    if (folio_step_attn(op, 0))
+        FOLIO_TRY(ck_bench_plan(c, folio_step_attn(op, 0), a->n_tok, b->q_start,
+                                b->kv_len, &a->work[0], &b->lists));
     folio_buf_close(&b->scratch);
     FOLIO_TRY(folio_buf_open(c->dev, FOLIO_MAX(folio_op_scratch_bytes(op), 64),
                              &b->scratch));
