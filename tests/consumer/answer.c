@@ -13,15 +13,22 @@ int main(int argc, char **argv)
     int32_t ids[65], pos[64], block = 0, have = 0;
     size_t n = 0;
     const char *piece;
+    folio_status st;
+    if (argc != 3) {
+        fprintf(stderr, "usage: answer MODEL TEXT\n");
+        return 2;
+    }
     folio_runner_params_default(&p);
     p.max_ctx = p.block_size = 64; /* one block holds it all: slot = position */
-    if (argc < 3 || folio_device_open(NULL, &dev) ||
-        folio_model_open(dev, argv[1], NULL, &model) ||
-        folio_runner_open(model, &p, &run) ||
-        folio_tokenizer_open_file(argv[1], NULL, &tok) ||
-        folio_tokenizer_encode(tok, argv[2], strlen(argv[2]),
-                               FOLIO_ENCODE_ADD_BOS, ids, 64, &n))
+    if ((st = folio_device_open(NULL, &dev)) ||
+        (st = folio_model_open(dev, argv[1], NULL, &model)) ||
+        (st = folio_runner_open(model, &p, &run)) ||
+        (st = folio_tokenizer_open_file(argv[1], NULL, &tok)) ||
+        (st = folio_tokenizer_encode(tok, argv[2], strlen(argv[2]),
+                                     FOLIO_ENCODE_ADD_BOS, ids, 64, &n))) {
+        fprintf(stderr, "answer: %s: %s\n", argv[1], folio_status_text(st));
         return 1;
+    }
     for (int32_t i = 0; i < 64; i++)
         pos[i] = i;
     for (int32_t len = (int32_t)n, id, nan; len <= 64; have = len++) {
@@ -38,10 +45,10 @@ int main(int argc, char **argv)
                          .n_rows = 1,
                          .rows = &row};
         float logit;
-        if (folio_runner_forward(run, &b, -1) ||
-            folio_runner_read_top(run, 1, &id, &logit, &nan) ||
+        if ((st = folio_runner_forward(run, &b, -1)) ||
+            (st = folio_runner_read_top(run, 1, &id, &logit, &nan)) ||
             folio_tokenizer_is_eog(tok, id) ||
-            folio_tokenizer_piece(tok, id, &piece, &n))
+            (st = folio_tokenizer_piece(tok, id, &piece, &n)))
             break;
         fwrite(piece, 1, n, stdout);
         ids[len] = id;
@@ -50,5 +57,7 @@ int main(int argc, char **argv)
     folio_runner_close(&run);
     folio_model_close(&model);
     folio_device_close(&dev);
-    return 0;
+    if (st)
+        fprintf(stderr, "answer: %s\n", folio_status_text(st));
+    return st != FOLIO_OK;
 }

@@ -47,6 +47,16 @@ no_old_paths()
 }
 check "no old paths in the prefix" no_old_paths
 
+# tells STATUS WORDS COMMAND...: how it ends, and what it says on stderr.
+tells()
+{
+    local status=$1 words=$2 rc=0
+    shift 2
+    "$@" 2>"$tmp/told" || rc=$?
+    cat -- "$tmp/told"
+    [ $rc = "$status" ] && grep -qF -- "$words" "$tmp/told"
+}
+
 links_shared()
 {
     LD_LIBRARY_PATH=$libdir ldd "$1" |
@@ -60,7 +70,12 @@ run_all()
     for file in "$here"/*.c; do
         name=$(basename -- "$file" .c) program="$1/$name"
         local args=()
+        local second=()
+        [ "$name" != engine ] || second=(b)
         if [ "$name" = answer ] || [ "$name" = engine ]; then
+            check "$2: $name alone" tells 2 "usage: $name MODEL" "$program"
+            check "$2: $name without its model" tells 1 "$tmp/none" \
+                "$program" "$tmp/none" a "${second[@]}"
             [ -n "${FOLIO_TEST_MODEL-}" ] || continue
             args=("$FOLIO_TEST_MODEL" "The capital of France is")
         fi
