@@ -8,9 +8,10 @@
 typedef struct options {
     const char *model, *prompt, *prompt_file, *device, *ids, *force;
     const char *perplexity, *detok_ids, *requests, *trace_file;
-    long long n, ctx, block, top_logits, threads, max_tok, seed, top_k;
+    long long n, ctx, block, top_logits, threads, max_tok, top_k;
     long long deterministic, shuffle, n_blocks, max_seqs, budget, watermark;
     long long run_ahead, fused;
+    uint64_t seed;
     double temp, top_p, min_p, pace;
     bool json, ignore_eos, exact, tokenize, detokenize, no_special, trace;
     bool verbose, have_n, have_seed, have_sampling, have_max_tok, kv_f32;

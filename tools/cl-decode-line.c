@@ -77,22 +77,11 @@ static const struct {
 static bool take_seed(const json_t *v, uint64_t *out)
 {
     const char *at = json_string_value(v);
-    uint64_t n = 0;
     if (!json_is_string(v)) {
         *out = (uint64_t)json_integer_value(v);
         return json_is_integer(v) && json_integer_value(v) >= 0;
     }
-    if (json_string_length(v) == 0 ||
-        strspn(at, "0123456789") != json_string_length(v))
-        return false;
-    for (; *at; at++) {
-        const uint64_t digit = (uint64_t)(*at - '0');
-        if (n > (UINT64_MAX - digit) / 10)
-            return false;
-        n = 10 * n + digit;
-    }
-    *out = n;
-    return true;
+    return strlen(at) == json_string_length(v) && tool_parse_u64(at, out);
 }
 
 static void take_plain(request_line *l, const char *name, field_kind kind,
@@ -342,7 +331,7 @@ folio_status line_parse(app *a, const char *text, size_t n, size_t number,
     l->req.sample.top_k = (int32_t)a->o.top_k;
     l->req.sample.top_p = (float)a->o.top_p;
     l->req.sample.min_p = (float)a->o.min_p;
-    l->req.sample.seed = (uint64_t)a->o.seed;
+    l->req.sample.seed = a->o.seed;
     json_t *j =
         json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &err);
     if (!json_is_object(j)) {
@@ -358,6 +347,11 @@ folio_status line_parse(app *a, const char *text, size_t n, size_t number,
     l->req.deadline_ns = (uint64_t)(take_ms(l, j, "deadline_ms", 0.0) * 1e6);
     if (json_object_get(j, "deadline_ms") && l->req.deadline_ns == 0)
         l->req.deadline_ns = 1; /* at once */
+    if (l->req.max_new < 1 && l->req.max_new != -1)
+        bad(l, FOLIO_E_INVAL,
+            "n_predict is %d, it must be at least 1, or -1: as long as there "
+            "is room",
+            l->req.max_new);
     if (l->req.n < 1 || l->req.n > MAX_N)
         bad(l, FOLIO_E_INVAL, "n is %d, not from 1 to %d", l->req.n, MAX_N);
     st = take_prompt(a, l, j);

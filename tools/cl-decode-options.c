@@ -76,7 +76,8 @@ static const tool_option table[] = {
     [O_TEMP] = {"--temp", NULL, "T",
                 "0 takes the likeliest id, above 0 samples; default 0.",
                 "--temp 0.8"},
-    [O_SEED] = {"--seed", NULL, "S", "of the sampler; default 0.",
+    [O_SEED] = {"--seed", NULL, "S",
+                "of the sampler, 0 to 2^64 - 1; default 0.",
                 "--temp 0.8 --seed 42"},
     [O_TOP_K] = {"--top-k", NULL, "K",
                  "sample among the K likeliest, 0 = off; default 0.",
@@ -159,13 +160,15 @@ static const tool_option table[] = {
                     "texts computed at once with --requests; default 8.",
                     "--requests r.jsonl --max-seqs 32"},
     [O_BUDGET] = {"--budget", NULL, "N",
-                  "ids computed in one step with --requests; default 512, on "
-                  "CPUs 64 or twice --max-seqs.",
+                  "most ids computed in one step with --requests, at least "
+                  "--max-seqs; default 512, on CPUs 64, or more where "
+                  "--max-seqs is (on CPUs twice that).",
                   "--requests r.jsonl --budget 256"},
     [O_PACE] = {"--pace", NULL, "X",
                 "with --requests, a step that computes prompts while others "
-                "stream may take X times as long as one that does not; 0: no "
-                "limit; default 2.2, with --budget 0.",
+                "stream may take X times as long as one that does not, X "
+                "above 1, or 0: no limit; default 2.2, and no limit where "
+                "--budget is given.",
                 "--requests r.jsonl --pace 3"},
     [O_WATERMARK] =
         {"--watermark", NULL, "N",
@@ -259,7 +262,6 @@ static int take(options *o, int i, const char *arg)
     } ints[] = {
         {O_N, 0, INT32_MAX, offsetof(options, n)},
         {O_CTX, 1, INT32_MAX, offsetof(options, ctx)},
-        {O_SEED, 0, INT64_MAX, offsetof(options, seed)},
         {O_TOP_K, 0, INT32_MAX, offsetof(options, top_k)},
         {O_BLOCK, 1, 1 << 20, offsetof(options, block)},
         {O_THREADS, 0, 64, offsetof(options, threads)},
@@ -322,6 +324,10 @@ static int take(options *o, int i, const char *arg)
         o->device = arg;
         break;
     case O_SEED:
+        if (!tool_parse_u64(arg, &o->seed))
+            return bad(name, arg, "a whole number from 0 to 2^64 - 1");
+        o->have_sampling = true;
+        break;
     case O_TOP_K:
     case O_TOP_P:
     case O_MIN_P:
@@ -431,8 +437,9 @@ static const char *contradiction(const options *o)
 /* Turning text and ids into each other opens no device and runs no model. */
 static int idle_option(const options *o, const bool *seen)
 {
-    static const int of_the_run[] = {O_DEVICE, O_CTX,     O_KV,      O_BLOCK,
-                                     O_EXACT,  O_THREADS, O_MAX_TOK, O_SHUFFLE};
+    static const int of_the_run[] = {
+        O_DEVICE,  O_CTX,     O_KV,      O_BLOCK,         O_EXACT,
+        O_THREADS, O_MAX_TOK, O_SHUFFLE, O_DETERMINISTIC, O_FUSED};
     for (size_t k = 0; k < sizeof of_the_run / sizeof of_the_run[0]; k++)
         if ((o->tokenize || o->detokenize) && seen[of_the_run[k]])
             return tool_usage(

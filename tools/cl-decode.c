@@ -166,7 +166,7 @@ static folio_status generate_loop(app *a, folio_sampler *s,
     sp.top_k = (int32_t)a->o.top_k;
     sp.top_p = (float)a->o.top_p;
     sp.min_p = (float)a->o.min_p;
-    sp.seed = (uint64_t)a->o.seed;
+    sp.seed = a->o.seed;
     while (st == FOLIO_OK) {
         int32_t id;
         if ((long long)ans->n >= budget) {

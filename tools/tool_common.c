@@ -100,6 +100,10 @@ int tool_next_option(int argc, char **argv, const tool_option *opts,
             tool_usage("%s needs %s", opts[i].name, opts[i].arg);
             return -2;
         }
+        if (!**arg && !strcmp(opts[i].arg, "FILE")) {
+            tool_usage("%s needs the name of a file, '' is none", opts[i].name);
+            return -2;
+        }
         return (int)i;
     }
     tool_usage("unknown option '%.900s' (see --help)", s);
@@ -153,6 +157,21 @@ bool tool_parse_int(const char *s, long long lo, long long hi, long long *out)
     if (errno || end == s || *end || v < lo || v > hi)
         return false;
     *out = v;
+    return true;
+}
+
+bool tool_parse_u64(const char *s, uint64_t *out)
+{
+    uint64_t n = 0;
+    if (!*s || s[strspn(s, "0123456789")])
+        return false;
+    for (; *s; s++) {
+        const uint64_t digit = (uint64_t)(*s - '0');
+        if (n > (UINT64_MAX - digit) / 10)
+            return false;
+        n = 10 * n + digit;
+    }
+    *out = n;
     return true;
 }
 

@@ -50,13 +50,15 @@ int tool_usage(const char *fmt, ...) FOLIO_PRINTF(1, 2);
 
 /* Walks argv: returns the option's index and its argument, -1 at the end, -2
  * after printing what is wrong. "--name=value" works too; *next is the state,
- * 1 at first. */
+ * 1 at first. What is called FILE must not be empty. */
 int tool_next_option(int argc, char **argv, const tool_option *opts,
                      size_t n_opts, int *next, const char **arg);
 void tool_print_options(const tool_option *opts, size_t n_opts);
 
 /* Whole strings only; false when it is not such a number in [lo, hi]. */
 bool tool_parse_int(const char *s, long long lo, long long hi, long long *out);
+/* Decimal digits only, up to 2^64 - 1. */
+bool tool_parse_u64(const char *s, uint64_t *out);
 bool tool_parse_num(const char *s, double lo, double hi, double *out);
 /* "1,2,3" or "" to a malloc'ed array. */
 bool tool_parse_ids(const char *s, int32_t **ids, size_t *n);

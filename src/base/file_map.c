@@ -39,6 +39,8 @@ folio_status folio_file_map_open(const char *path, const folio_log *log,
     char why[128];
     struct stat sb;
 
+    if (!*path)
+        return folio_fail(log, FOLIO_E_IO, "the name of the file is empty");
     /* O_NONBLOCK: a FIFO without a writer opens at once. */
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
     if (fd < 0)

@@ -129,14 +129,14 @@ static folio_status check_length(const folio_engine *e,
     const int64_t len = r->n_prompt + want;
     if (len > e->max_len)
         return folio_fail(&e->log, FOLIO_E_TOO_LARGE,
-                          "request: prompt %d and max_new %lld are %lld ids, "
-                          "max_ctx is %d",
+                          "request: a prompt of %d ids and %lld new ones are "
+                          "%lld, the context (max_ctx) is %d",
                           r->n_prompt, (long long)want, (long long)len,
                           e->max_len);
     if (len - 1 > slots)
         return folio_fail(&e->log, FOLIO_E_TOO_LARGE,
-                          "request: prompt %d and max_new %lld need %lld "
-                          "blocks of %d, the pool has %d",
+                          "request: a prompt of %d ids and %lld new ones need "
+                          "%lld blocks of %d, the pool has %d",
                           r->n_prompt, (long long)want,
                           (long long)folio_div_up(len - 1, e->p.block_size),
                           e->p.block_size, e->p.n_blocks);

@@ -49,6 +49,9 @@ mkfifo "$T/pipe"
 wrong "no file" --shape tiny --write "$T/pipe"
 is "a pipe stays one" "$(stat -c %F "$T/pipe")" fifo
 wrong "needs NAME" --shape
+wrong "needs the name of a file" -m ''
+wrong "needs the name of a file" --shape tiny --write ''
+wrong "needs the name of a file" --shape tiny --out ''
 wrong "exclude each other" --shape tiny -m x.gguf
 wrong "are for --shape" -m x.gguf --type q4_0
 wrong "are for --shape" -m x.gguf --write y.gguf

@@ -50,7 +50,6 @@ bad "absurd tensor count" FORMAT "tensor" "$T/many.gguf"
 bad "absurd key length" FORMAT "key.gguf" "$T/key.gguf"
 bad "named pipe" IO "pipe.gguf" "$T/pipe.gguf"
 bad "device file" IO "/dev/zero" /dev/zero
-bad "empty name" IO "" ""
 bad "a name below a file" IO "page.gguf/x" "$T/page.gguf/x"
 if [ "$(id -u)" != 0 ]; then
     : >"$T/secret.gguf"

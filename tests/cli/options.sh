@@ -38,6 +38,11 @@ if long:
     raise SystemExit("longer than 100 columns: " + long[0])
 PY
 ); then pass; else fail "help, each option" "$said"; fi
+if tr -s ' \n' '  ' <"$T/help" | grep -qF "X above 1, or 0: no limit;"; then
+    pass
+else
+    fail "help, --pace" "does not say which X may be"
+fi
 has help "$T/help" "-p 'Once upon a time'"
 run -h
 exits "-h" 0
@@ -70,7 +75,12 @@ for t in nan inf -0.1 x ''; do
     refused "--temp '$t'" "'$t'" --temp "$t"
 done
 refused "--top-p 1.1" "'1.1'" --temp 1 --top-p 1.1
-refused "--seed -1" "'-1'" --temp 1 --seed -1
+for s in -1 18446744073709551616 '' 1x +1; do
+    refused "--seed '$s'" "'$s'" --temp 1 --seed "$s"
+done
+for o in --model --file --perplexity --requests --trace-file; do
+    refused "$o ''" "$o needs the name of a file" $o ''
+done
 refused "--top-logits 0" "'0'" --top-logits 0
 
 refused "prompt and file" "--file" -p a -f b
@@ -86,7 +96,7 @@ refused "top-k without temperature" "--top-k" --top-k 5 -p a
 refused "force and top-logits" "--top-logits" --force 1,2 --top-logits 2 -p a
 refused "perplexity and no-special" "--no-special" --perplexity x --no-special
 for o in "--device host" "--ctx 9" "--kv f32" "--block 8" --exact "--threads 1" \
-    "--max-tok 4" "--shuffle-blocks 1"; do
+    "--max-tok 4" "--shuffle-blocks 1" "--deterministic 1" "--fused 1"; do
     # shellcheck disable=SC2086 # words are meant
     refused "tokenize and $o" "${o%% *}" --tokenize -p a $o
     # shellcheck disable=SC2086

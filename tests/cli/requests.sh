@@ -55,6 +55,9 @@ alone=$(value "j['ids']")
 text=$(value "repr(j['text'])")
 host --ids 504,3575,282,4649,314 --temp 0.9 --seed 3 -n 8 --json
 sampled=$(value "j['ids']")
+host --ids 504,3575,282,4649,314 --temp 0.9 --seed 18446744073709551615 -n 8 \
+    --json
+sampled64=$(value "j['ids']")
 
 cat >"$T/r" <<'R'
 {"id": "g", "prompt": "Gravity is", "n_predict": 12}
@@ -80,16 +83,18 @@ no JSON
 {"id": "e12", "prompt": "hi", "seed": "1x"}
 {"id": "e13", "prompt": "hi", "seed": -1}
 {"id": "s", "prompt_ids": [504,3575,282,4649,314], "n_predict": 8, "temperature": 0.9, "seed": "3"}
+{"id": "e14", "prompt": "hi", "n_predict": 0}
 {"id": "s64", "prompt_ids": [504,3575,282,4649,314], "n_predict": 8, "temperature": 0.9, "seed": "18446744073709551615"}
 R
 host --requests "$T/r" --audit --trace-file "$T/trace"
 exits "requests, some in error" 1
-lines "every line has its answer" "len(o) == 24 and len(by) == 9"
+lines "every line has its answer" "len(o) == 25 and len(by) == 9"
 lines "greedy as alone" "all(by[k, 0]['ids'] == $alone and
     by[k, 0]['text'] == $text and by[k, 0]['finish'] == 'length'
     for k in ('g', 'late', 'salted'))"
 lines "sampled as alone" "by[1, 0]['ids'] == by['s', 0]['ids'] == $sampled and
-    by[1, 1]['ids'] != $sampled and by['s64', 0]['ids'] != $sampled"
+    by[1, 1]['ids'] != $sampled and by['s64', 0]['ids'] != $sampled and
+    by['s64', 0]['ids'] == $sampled64"
 lines "a cancelled one" "by['stopped', 0]['finish'] == 'abort' and
     by['stopped', 0]['ids'][:12] == ${alone}[:len(by['stopped', 0]['ids'])]"
 lines "one past its deadline" "by['slow', 0]['finish'] == 'deadline'"
@@ -99,10 +104,13 @@ lines "figures" "all(x['queue_s'] >= 0 and x['prefill_s'] > 0 and
 lines "bad lines" "bad == {None: 'FORMAT', 'e1': 'INVAL', 'e2': 'INVAL',
     'e3': 'INVAL', 'e4': 'INVAL', 'e5': 'RANGE', 'e6': 'TOO_LARGE',
     'e7': 'INVAL', 'e8': 'INVAL', 'e9': 'INVAL', 'e10': 'INVAL',
-    'e11': 'INVAL', 'e12': 'INVAL', 'e13': 'INVAL'}"
+    'e11': 'INVAL', 'e12': 'INVAL', 'e13': 'INVAL', 'e14': 'INVAL'}"
+lines "a field by the name that it has in the file" "all('n_predict is 0' in
+    x['error']['message'] for x in o if x['id'] == 'e14') and
+    not any('max_new' in x['error']['message'] for x in o if 'error' in x)"
 lines "the unknown field is named" "any('tempreture' in x['error']['message']
     for x in o if 'error' in x)"
-has "summary" "$ERR" "23 requests in"
+has "summary" "$ERR" "24 requests in"
 if python3 -c 'import json, sys
 names = {e["name"] for e in json.load(open(sys.argv[1]))["traceEvents"]}
 assert names >= {"plan", "upload", "kernels", "wait", "sample", "commit"}' \

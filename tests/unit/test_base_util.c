@@ -196,6 +196,7 @@ Test(base_file_map, what_is_no_file, .init = make_dir, .fini = remove_dir,
     cr_assert_eq(mkfifo(fifo, 0600), 0);
     expect_io(fifo, "a FIFO");
     expect_io("/dev/null", "a device");
+    expect_io("", "the name of the file is empty");
 }
 
 Test(base_file_map, contents, .init = make_dir, .fini = remove_dir)
