@@ -101,7 +101,9 @@ static const tool_option table[] = {
     [O_KV] = {"--kv", NULL, "TYPE",
               "element type of the KV cache, f16 or f32; default f16.",
               "--kv f32"},
-    [O_BLOCK] = {"--block", NULL, "N", "tokens per KV block; default 16.",
+    [O_BLOCK] = {"--block", NULL, "N",
+                 "tokens per KV block, above 256 at most twice --ctx; default "
+                 "16.",
                  "--block 32"},
     [O_EXACT] = {"--exact", NULL, NULL,
                  "no reduced-precision arithmetic; default off.",
@@ -111,7 +113,8 @@ static const tool_option table[] = {
                    "-t 2"},
     [O_MAX_TOK] =
         {"--max-tok", NULL, "N",
-         "prompt ids in one forward; default 512, with --perplexity 128.",
+         "prompt ids in one forward, at most --ctx; default 512, with "
+         "--perplexity 128.",
          "--max-tok 64"},
     [O_DETERMINISTIC] =
         {"--deterministic", NULL, "0|1",
@@ -120,8 +123,8 @@ static const tool_option table[] = {
          "-p Hi --deterministic 1"},
     [O_FUSED] = {"--fused", NULL, "0|1|2",
                  "launches of a step: 0 one per op, 1 few per layer, 2 one for "
-                 "all layers where the device and the model allow it (-v says "
-                 "why not); default: what suits the device.",
+                 "all layers where the device and the model allow it (a "
+                 "warning says why not); default: what suits the device.",
                  "-p Hi --fused 2"},
     [O_SHUFFLE] = {"--shuffle-blocks", NULL, "SEED",
                    "hand out KV blocks in a random order (a test of paging: "

@@ -37,7 +37,8 @@ typedef struct folio_attn_params {
     int32_t head_dim;      /* HD, 4..256 */
     int32_t block_size;    /* BS >= 1; default 16 */
     int32_t n_blocks;      /* N >= 1, N * BS <= 2^31 - 1 */
-    int32_t max_tok;       /* most tokens in a step, >= 1; default 512 */
+    int32_t max_tok;       /* most tokens in a step, >= 1; default 512. Cut to
+                              N * BS and to max_seqs * max_kv */
     int32_t max_seqs;      /* most sequences in a step, >= 1; default 1 */
     int32_t max_kv;        /* longest sequence, 1 .. N * BS */
     folio_kv_type kv_type; /* default F16 */

@@ -45,8 +45,9 @@ typedef struct folio_engine_params {
     int32_t max_ctx;
     /* Most positions computed in one step, >= max_seqs: decodes first, then
      * pieces of prompts. What is left for prompts bounds how long streams wait
-     * for each other. 0 (default): 512, or max_seqs if that is more; on the
-     * host device and CPU drivers 64, or twice max_seqs. */
+     * for each other. Scratch is made for no more than the pool has slots. 0
+     * (default): 512, or max_seqs if that is more; on the host device and CPU
+     * drivers 64, or twice max_seqs if that is more. */
     int32_t budget;
     /* A step that computes prompts beside others' next tokens may take so many
      * times as long as one that does not: less than `budget` is computed of the
@@ -54,7 +55,8 @@ typedef struct folio_engine_params {
      * time. At 2, prompts get half the device while others stream. 0: no such
      * limit; else > 1. -1 (default): 2.2 where budget is 0, else no limit. */
     double pace;
-    int32_t block_size; /* tokens per block, >= 1; default 16 */
+    int32_t block_size; /* tokens per block, >= 1, above 256 at most twice
+                           max_ctx; default 16 */
     /* The pool: at most one of these two. Both 0 (default): from the device's
      * memory; on the host device, CPU drivers and where a device reports no
      * memory, one sequence of max_ctx. */

@@ -174,14 +174,17 @@ typedef struct folio_runner folio_runner;
 typedef struct folio_runner_params {
     size_t size;
     int32_t max_seqs;      /* sequences in a step; default 1 */
-    int32_t max_tok;       /* tokens in one forward; default 512 */
+    int32_t max_tok;       /* tokens in one forward; default 512. No more than
+                              the pool, or max_seqs sequences of max_ctx, hold:
+                              what is above is cut */
     int32_t pass_tok;      /* tokens computed at once, which scratch is made
                               for: longer forwards are walked in such pieces;
                               default 0 = max_tok */
-    int32_t max_rows;      /* rows of logits in one forward; default max_seqs */
+    int32_t max_rows;      /* rows of logits in one forward; default max_seqs,
+                              cut to max_tok */
     int32_t max_ctx;       /* longest sequence; default 0 = what was trained, at
                               most 4096 */
-    int32_t block_size;    /* BS; default 16 */
+    int32_t block_size;    /* BS; default 16; above 256 at most twice max_ctx */
     int32_t n_blocks;      /* N; default 0 = max_seqs sequences of max_ctx */
     folio_kv_type kv_type; /* default F16 */
     int32_t deterministic; /* -1 default: on for host and CPU drivers */
@@ -196,7 +199,8 @@ typedef struct folio_runner_params {
                               them, arithmetic not exact). -1 default: 2 on GPUs
                               with Hopper's matrix units and bulk copies, 1 on
                               other GPUs, 0 elsewhere. Never where
-                              deterministic */
+                              deterministic. 1 or 2 where less is to be had: one
+                              WARN line a model says why */
 } folio_runner_params;
 
 FOLIO_API void folio_runner_params_default(folio_runner_params *p);
@@ -218,6 +222,8 @@ typedef struct folio_runner_info {
     int32_t deterministic;
     uint64_t kv_bytes, scratch_bytes;
     const char *arithmetic; /* "f32", "f16" or "q8": the coarsest in use */
+    int32_t fused; /* 0, 1 or 2: the fewest launches that a step may take, as
+                      the field of folio_runner_params */
 } folio_runner_info;
 
 FOLIO_API void folio_runner_get_info(const folio_runner *r,

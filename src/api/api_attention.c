@@ -227,6 +227,10 @@ folio_status folio_attn_open(folio_device *dev, const folio_attn_params *p,
                           "no memory for an attention handle");
     a->dev = folio_device_retain(dev);
     a->prm = *p;
+    /* No step can have more tokens: each has a slot of its own. */
+    const int64_t most = FOLIO_MIN((int64_t)p->n_blocks * p->block_size,
+                                   (int64_t)p->max_seqs * p->max_kv);
+    a->prm.max_tok = (int32_t)FOLIO_MIN(p->max_tok, most);
     if (p->scale == 0)
         a->prm.scale = 1.0f / sqrtf((float)p->head_dim);
     if (p->deterministic < 0) {

@@ -11,6 +11,8 @@
 
 #define DEFAULT_CTX    4096
 #define DEFAULT_BUDGET 512
+/* Blocks up to this length waste little, however short the texts are. */
+#define FREE_BLOCK 256
 /* Where a token soon costs the same alone and in company, more tokens a step
  * are no faster and make others wait. */
 #define HOST_BUDGET  64
@@ -60,6 +62,12 @@ static folio_status resolve_ctx(folio_engine *e, int64_t n, const char *why)
     }
     if (n > 0 && ctx - 1 > slots)
         return too_small(e, n, ctx, why);
+    if (e->p.block_size > FREE_BLOCK && e->p.block_size / 2 > ctx)
+        return folio_fail(&e->log, FOLIO_E_INVAL,
+                          "engine: blocks of %d tokens (block_size) are more "
+                          "than twice as long as the longest text, %lld "
+                          "(max_ctx)",
+                          e->p.block_size, (long long)ctx);
     e->max_len = (int32_t)ctx;
     return FOLIO_OK;
 }
@@ -169,12 +177,16 @@ folio_status folio_pool_size(folio_engine *e, folio_runner_params *r)
             return too_small(e, n, e->max_len, why);
     }
     FOLIO_RETURN_IF(check_pool(e, n));
+    /* No step has more tokens than the pool has slots, nor more rows. */
+    const int32_t slots = (int32_t)n * p->block_size;
+    r->max_tok = r->pass_tok = FOLIO_MIN(p->budget, slots);
+    r->max_rows = e->max_rows = FOLIO_MIN(e->max_rows, slots);
     p->n_blocks = (int32_t)n;
     p->max_ctx = e->max_len;
     r->n_blocks = p->n_blocks;
     if (!p->chunking) {
         const int64_t all = (int64_t)p->max_seqs * r->max_ctx;
-        r->max_tok = (int32_t)FOLIO_MIN(all, n * p->block_size);
+        r->max_tok = (int32_t)FOLIO_MIN(all, slots);
     }
     folio_logf(&e->log, FOLIO_LOG_INFO,
                "pool: %d blocks of %d tokens, %.1f MiB (%s): %.1f texts of "
@@ -182,7 +194,7 @@ folio_status folio_pool_size(folio_engine *e, folio_runner_params *r)
                p->n_blocks, p->block_size,
                mib((uint64_t)p->n_blocks * block_bytes(e)), why,
                (double)p->n_blocks * p->block_size / (double)r->max_ctx,
-               e->max_len, p->max_seqs, p->budget,
+               e->max_len, p->max_seqs, FOLIO_MIN(p->budget, slots),
                p->chunking ? "" : ", prompts whole");
     return FOLIO_OK;
 }

@@ -3,6 +3,8 @@
 #ifndef FOLIO_MODEL_MODEL_INTERNAL_H
 #define FOLIO_MODEL_MODEL_INTERNAL_H
 
+#include <stdatomic.h>
+
 #include "model/desc.h"
 
 #include <folio/model.h>
@@ -18,6 +20,7 @@ struct folio_model {
     folio_log log;
     uint64_t n_params;
     bool exact;
+    atomic_bool told_fused; /* what its runners cannot have */
     bool emulate; /* for tests: folio_op_params of runners opened later */
 };
 

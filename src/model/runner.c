@@ -9,6 +9,8 @@
 /* Contexts of 100,000 and more are common in files and rare in use: nobody
  * should fill that much KV without asking. */
 #define DEFAULT_CTX 4096
+/* Blocks up to this length waste little, however short the sequences are. */
+#define FREE_BLOCK 256
 
 void folio_runner_params_default(folio_runner_params *p)
 {
@@ -52,8 +54,19 @@ void folio_runner_close(folio_runner **pr)
     FOLIO_FREE(*pr);
 }
 
-/* Fills in defaults and checks ranges; everything later may rely on it. */
-static folio_status resolve(folio_runner *r)
+/* A token has a slot of its own, so that a forward can have no more of them
+ * than there are, and no more rows than tokens: scratch for more would lie
+ * idle. */
+static void cut_to_slots(folio_runner_params *p, int64_t slots)
+{
+    const int64_t most = FOLIO_MIN(slots, (int64_t)p->max_seqs * p->max_ctx);
+    p->max_tok = (int32_t)FOLIO_MIN(p->max_tok, most);
+    p->max_rows = FOLIO_MIN(p->max_rows, p->max_tok);
+}
+
+/* Fills in defaults and checks ranges; everything later may rely on it.
+ * `any_pool`: n_blocks is not yet what it will be. */
+static folio_status resolve(folio_runner *r, bool any_pool)
 {
     folio_runner_params *p = &r->prm;
     const folio_model_desc *d = &r->model->desc;
@@ -106,7 +119,13 @@ static folio_status resolve(folio_runner *r)
                           "a pool of %lld blocks of %d tokens cannot hold one "
                           "sequence of %d tokens",
                           (long long)n, p->block_size, p->max_ctx);
+    if (p->block_size > FREE_BLOCK && p->block_size / 2 > p->max_ctx)
+        return folio_fail(log, FOLIO_E_INVAL,
+                          "blocks of %d tokens (block_size) are more than "
+                          "twice as long as the longest sequence, %d (max_ctx)",
+                          p->block_size, p->max_ctx);
     p->n_blocks = (int32_t)n;
+    cut_to_slots(p, any_pool ? INT64_MAX : n * p->block_size);
     if (p->deterministic < 0) {
         folio_device_kind kind = folio_device_get_kind(r->dev);
         p->deterministic =
@@ -377,9 +396,9 @@ static folio_status list_choices(folio_runner *r)
     return FOLIO_OK;
 }
 
-static folio_status open_all(folio_runner *r)
+static folio_status open_all(folio_runner *r, bool any_pool)
 {
-    FOLIO_RETURN_IF(resolve(r));
+    FOLIO_RETURN_IF(resolve(r, any_pool));
     size_t seqs = (size_t)r->prm.max_seqs;
     size_t slots = (size_t)r->prm.n_blocks * (size_t)r->prm.block_size;
     FOLIO_RETURN_IF(folio_queue_open(r->dev, &r->queue));
@@ -408,7 +427,8 @@ static folio_status open_all(folio_runner *r)
 }
 
 static folio_status make(folio_model *m, const folio_runner_params *p,
-                         int32_t n_ids, int32_t n_top, folio_runner **out)
+                         int32_t n_ids, int32_t n_top, bool any_pool,
+                         folio_runner **out)
 {
     folio_status st;
     if (p->size != sizeof *p)
@@ -424,12 +444,36 @@ static folio_status make(folio_model *m, const folio_runner_params *p,
     r->last_rows = -1;
     r->draw.lim.n_ids = n_ids;
     r->draw.lim.n_top = n_top;
-    FOLIO_TRY(open_all(r));
+    FOLIO_TRY(open_all(r, any_pool));
     *out = r;
     return FOLIO_OK;
 fail:
     folio_runner_close(&r);
     return st;
+}
+
+/* The form that runs: see folio_runner_params.fused. */
+static int32_t fused_form(const folio_runner *r)
+{
+    if (r->low.step)
+        return 2;
+    return r->low.fused.n_nodes > 0 || r->low.many.n_nodes > 0;
+}
+
+/* Fewer launches were asked for by number than there are to be had. Once for a
+ * model: every runner of it would say the same. */
+static void warn_of_fused(folio_runner *r, int32_t asked)
+{
+    const char *why = "there is no op for it here";
+    if (fused_form(r) >= asked || atomic_exchange(&r->model->told_fused, true))
+        return;
+    if (r->prm.deterministic)
+        why = "the order of sums must not depend on the batch (deterministic)";
+    else if (r->low.step_why[0])
+        why = r->low.step_why;
+    folio_logf(&r->model->log, FOLIO_LOG_WARN,
+               "fused %d was asked for, fused %d runs: %s", asked,
+               fused_form(r), why);
 }
 
 folio_status folio_runner_open(folio_model *m, const folio_runner_params *p,
@@ -448,7 +492,8 @@ folio_status folio_runner_open_drawing(folio_model *m,
                                        folio_runner **out)
 {
     folio_runner *r;
-    FOLIO_RETURN_IF(make(m, p, n_ids, n_top, &r));
+    FOLIO_RETURN_IF(make(m, p, n_ids, n_top, false, &r));
+    warn_of_fused(r, p->fused);
     folio_logf(&m->log, FOLIO_LOG_INFO,
                "plan: %d blocks of %d tokens (%.1f MiB of %s KV), %d tokens "
                "a pass, %.1f MiB scratch, deterministic %s",
@@ -470,7 +515,7 @@ folio_status folio_runner_measure(folio_model *m, const folio_runner_params *p,
     folio_runner_params small = *p;
     small.n_blocks =
         (int32_t)folio_div_up(p->max_ctx, FOLIO_MAX(p->block_size, 1));
-    FOLIO_RETURN_IF(make(m, &small, n_ids, n_top, &r));
+    FOLIO_RETURN_IF(make(m, &small, n_ids, n_top, true, &r));
     *scratch_bytes = r->scratch_bytes;
     *block_bytes = r->kv.bytes / (uint64_t)r->prm.n_blocks;
     folio_runner_close(&r);
@@ -507,6 +552,7 @@ void folio_runner_get_info(const folio_runner *r, folio_runner_info *info)
         .kv_bytes = r->kv.bytes,
         .scratch_bytes = r->scratch_bytes,
         .arithmetic = arithmetic_of(r),
+        .fused = fused_form(r),
     };
     memcpy(info, &i, FOLIO_MIN(info->size, sizeof i));
 }

@@ -89,6 +89,28 @@ for options in "--block 1" "--block 32" "--shuffle-blocks 5" "--max-tok 1" \
     is "$options" "$(value "j['ids']")" "$greedy"
 done
 
+# No scratch for more ids than the context holds; no block for many contexts.
+host -p "Once upon a time" -n 2 --ctx 64 --max-tok 1000000
+exits "--max-tok far above --ctx" 0
+has "--max-tok far above --ctx" "$ERR" " 64 tokens a pass"
+printf '{"prompt": "Once upon", "n_predict": 2}\n' >"$T/one"
+host --requests "$T/one" --ctx 64 --budget 1000000 --max-seqs 65536
+exits "--budget and --max-seqs far above the pool" 0
+has "--budget and --max-seqs far above the pool" "$ERR" " 64 tokens a pass"
+fails "--block far above --ctx" INVAL -m "$MODEL" --device host -p Hi -n 1 \
+    --ctx 64 --block 65536
+json "--block far above --ctx" "'65536' in j['error']['message'] and
+    ', 64 (max_ctx)' in j['error']['message']"
+# What cannot be had is said, and only where it was asked for.
+for device in host "portable computing"; do
+    run -m "$MODEL" --device "$device" -p Hi -n 1 --fused 2
+    [ "$RC" != 15 ] || continue # no PoCL
+    exits "--fused 2 on $device" 0
+    is "--fused 2 on $device, notes" "$(grep -c "fused 2 was asked" "$ERR")" 1
+done
+host -p Hi -n 1
+lacks "no --fused" "$ERR" fused
+
 # Output that cannot be written is a failure.
 if [ -w /dev/full ]; then
     "$BIN/cl-decode" -m "$MODEL" --device host -p "Gravity is" -n 4 \

@@ -501,6 +501,11 @@ Test(api_attention, bad_parameters)
     cr_assert_eq(folio_attn_open(r->dev, &p, &a), FOLIO_E_INVAL);
     cr_assert_eq(folio_attn_open(NULL, &good, &a), FOLIO_E_INVAL);
     cr_assert_eq(folio_attn_open(r->dev, NULL, &a), FOLIO_E_INVAL);
+    /* Room is made for no more tokens than there are slots. */
+    p = good;
+    p.max_tok = INT32_MAX;
+    MUST(folio_attn_open(r->dev, &p, &a));
+    folio_attn_close(&a);
     /* A layout that does not divide falls. */
     p = good;
     p.xk = 12;

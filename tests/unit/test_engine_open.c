@@ -127,6 +127,29 @@ Test(engine_open, the_host_gets_one_text_unless_more_is_asked)
     cr_assert_eq(info().max_ctx, 41);
 }
 
+/* Whatever budget and places are asked for, a step has no more tokens than the
+ * pool has slots: neither scratch nor rows of logits are made for more. */
+Test(engine_open, no_scratch_beyond_the_pool)
+{
+    uint64_t live[2];
+    b.p.max_ctx = 64;
+    for (int rows = 0; rows < 2; rows++)
+        for (int big = 0; big < 2; big++) {
+            b.p.prompt_logprobs = rows;
+            b.p.budget = big ? 1 << 20 : 64;
+            eng_open(&b);
+            cr_assert_eq(info().n_blocks, 16);
+            live[big] = folio_device_live_bytes(b.dev);
+            if (big)
+                cr_expect_eq(live[1], live[0], "prompt_logprobs %d", rows);
+        }
+    b.p.prompt_logprobs = 0;
+    b.p.max_ctx = 200;
+    b.p.block_size = 512;
+    refused(FOLIO_E_INVAL, "512");
+    refused(FOLIO_E_INVAL, "200");
+}
+
 Test(engine_open, too_small_says_both_numbers)
 {
     b.p.max_ctx = 102;

@@ -184,6 +184,39 @@ Test(model_fused, host_is_plain_unless_asked, .init = set_up, .fini = tear_down)
     cr_expect_eq(step_launches(&s, -1), PLAIN_LAUNCHES);
 }
 
+/* A number that was asked for and cannot be had is said once, with the reason;
+ * what is had can be asked. */
+Test(model_fused, says_what_cannot_be_had, .init = set_up, .fini = tear_down)
+{
+    const struct {
+        int32_t deterministic, asked, form;
+        const char *words; /* NULL: nothing is said */
+    } at[] = {{1, 2, 0, "fused 2 was asked for, fused 0 runs: the order"},
+              {1, 1, 0, "fused 1 was asked for, fused 0 runs: the order"},
+              {0, 2, 1, "fused 2 was asked for, fused 1 runs: "},
+              {0, 1, 1, NULL},
+              {1, 0, 0, NULL},
+              {1, -1, 0, NULL}};
+    for (size_t i = 0; i < FOLIO_COUNT(at); i++) {
+        folio_runner_info info = {.size = sizeof info};
+        params.deterministic = at[i].deterministic;
+        params.fused = at[i].asked;
+        tiny.ear.n_warn = 0;
+        open_on("host", false);
+        folio_runner_close(&runner);
+        runner = tiny_runner(model, &params);
+        folio_runner_get_info(runner, &info);
+        cr_expect_eq(info.fused, at[i].form, "case %zu: %d", i, info.fused);
+        cr_expect_eq(tiny.ear.n_warn, at[i].words != NULL, "case %zu: %d", i,
+                     tiny.ear.n_warn);
+        cr_expect(!at[i].words || strstr(tiny.ear.warn, at[i].words),
+                  "case %zu: %s", i, tiny.ear.warn);
+        folio_runner_close(&runner);
+        folio_model_close(&model);
+        folio_device_close(&dev);
+    }
+}
+
 static char told[4096];
 
 static void keep_told(void *user, folio_log_level level, const char *text)

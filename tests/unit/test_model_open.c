@@ -340,6 +340,7 @@ Test(model_open, runner_parameters, .init = set_up, .fini = tear_down)
     WRONG((p.n_blocks = 1 << 30, p.block_size = 1 << 10), FOLIO_E_TOO_LARGE,
           "slots");
     WRONG((p.max_seqs = 1 << 30, p.block_size = 1), FOLIO_E_TOO_LARGE, "slots");
+    WRONG((p.max_ctx = 100, p.block_size = 300), FOLIO_E_INVAL, "300", "100");
 #undef WRONG
     folio_runner *r = NULL;
     folio_runner_params p;
@@ -365,6 +366,36 @@ Test(model_open, runner_parameters, .init = set_up, .fini = tear_down)
     folio_runner_close(&r);
     cr_assert_null(r);
     folio_runner_close(&r);
+    folio_model_close(&model);
+}
+
+/* Room for more tokens than there are slots is not made, on whatever side the
+ * fewer are. */
+Test(model_open, no_scratch_beyond_the_pool, .init = set_up, .fini = tear_down)
+{
+    const struct {
+        int32_t seqs, ctx, blocks, slots;
+    } at[] = {{1, 32, 0, 32}, {2, 32, 0, 64}, {8, 64, 16, 64}, {2, 8, 16, 16}};
+    tiny_save(&tiny);
+    folio_model *model = tiny_open(&tiny, dev);
+    for (size_t i = 0; i < FOLIO_COUNT(at); i++) {
+        folio_runner_info info[2];
+        for (int big = 0; big < 2; big++) {
+            folio_runner_params p;
+            tiny_params(&p);
+            p.max_seqs = at[i].seqs;
+            p.max_ctx = at[i].ctx;
+            p.n_blocks = at[i].blocks;
+            p.max_tok = p.max_rows = big ? 1 << 20 : at[i].slots;
+            folio_runner *r = tiny_runner(model, &p);
+            info[big].size = sizeof info[big];
+            folio_runner_get_info(r, &info[big]);
+            folio_runner_close(&r);
+        }
+        cr_expect_eq(info[1].step_tok, at[i].slots, "case %zu", i);
+        cr_expect_eq(info[1].scratch_bytes, info[0].scratch_bytes, "case %zu",
+                     i);
+    }
     folio_model_close(&model);
 }
 
