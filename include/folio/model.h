@@ -159,8 +159,9 @@ FOLIO_API FOLIO_NODISCARD folio_status
 folio_model_open_shape(folio_device *dev, const folio_model_shape *shape,
                        const folio_model_params *p, folio_model **out);
 /* Writes the same model to `path` as a GGUF v3 file; what is there is replaced
- * as a whole or, on failure, not at all. `log` NULL allowed. Returns OK; INVAL
- * naming the field; NOMEM; IO. */
+ * as a whole or, on failure, not at all. A link stays and its file is replaced;
+ * one to a file that is not there is IO. `log` NULL allowed. Returns OK; INVAL
+ * naming the field; NOMEM; IO. Any thread. */
 FOLIO_API FOLIO_NODISCARD folio_status folio_model_shape_write(
     const folio_model_shape *shape, const char *path, const folio_log *log);
 

@@ -1,11 +1,12 @@
 /* format/gguf_write.c: see gguf_write.h. */
-#define _POSIX_C_SOURCE 200809L
+#define _XOPEN_SOURCE 700 /* POSIX of 2008, with realpath */
 #include "format/gguf_write.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define ALIGNMENT  32u
@@ -298,16 +299,40 @@ static folio_status write_all(int fd, const char *path, const uint8_t *data,
     return FOLIO_OK;
 }
 
+/* The file itself where `path` is a link, which shall stay one; *real is the
+ * caller's to free, NULL: no link. */
+static folio_status follow(const char *path, const folio_log *log, char **real)
+{
+    struct stat sb;
+    *real = NULL;
+    if (lstat(path, &sb) != 0 || !S_ISLNK(sb.st_mode))
+        return FOLIO_OK; /* what is wrong with it shows when it is written */
+    *real = realpath(path, NULL);
+    if (*real)
+        return FOLIO_OK;
+    return errno == ENOENT ? folio_fail(log, FOLIO_E_IO,
+                                        "%s: is a link to a file that is not "
+                                        "there",
+                                        path)
+                           : io_failed(log, path, "followed");
+}
+
 folio_status folio_gguf_save(const char *path, const uint8_t *image,
                              size_t size, const folio_log *log)
 {
     folio_status st;
-    size_t cap = strlen(path) + 32;
+    char *real, *part = NULL;
     int fd = -1;
-    char *part = folio_calloc(cap, 1);
-    if (!part)
-        return folio_fail(log, FOLIO_E_NOMEM, "%s: no memory for its name",
-                          path);
+    if (!*path)
+        return folio_fail(log, FOLIO_E_IO, "the name of the file is empty");
+    FOLIO_RETURN_IF(follow(path, log, &real));
+    path = real ? real : path;
+    size_t cap = strlen(path) + 32;
+    part = folio_calloc(cap, 1);
+    if (!part) {
+        st = folio_fail(log, FOLIO_E_NOMEM, "%s: no memory for its name", path);
+        goto fail;
+    }
     snprintf(part, cap, "%s.part-%ld", path, (long)getpid());
     fd = open(part, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0) {
@@ -323,5 +348,6 @@ folio_status folio_gguf_save(const char *path, const uint8_t *image,
         unlink(part);
 fail:
     free(part);
+    free(real);
     return st;
 }

@@ -43,8 +43,8 @@ size_t folio_gguf_writer_offset(const folio_gguf_writer *w, size_t i);
 size_t folio_gguf_writer_bytes(const folio_gguf_writer *w, size_t i);
 
 /* Stores an image at `path` under another name first, so that a file there is
- * replaced as a whole or not at all. IO with the path and the system's reason.
- */
+ * replaced as a whole or not at all; a link stays, and the file it leads to is
+ * replaced. IO with the path and the system's reason. */
 folio_status folio_gguf_save(const char *path, const uint8_t *image,
                              size_t size, const folio_log *log) FOLIO_NODISCARD;
 

@@ -236,6 +236,23 @@ Test(format_gguf_write, saves_whole_files)
     /* A folder in the way: nothing stays behind. */
     cr_expect_eq(folio_gguf_save(dir, image, size, &log), FOLIO_E_IO);
     cr_expect_eq(n_files(dir), 1);
+    /* A link stays one, and what it leads to is written, or refused. */
+    char link[128];
+    snprintf(link, sizeof link, "%s/link", dir);
+    cr_assert_eq(symlink("m.gguf", link), 0);
+    cr_assert(gguf_save_bytes(path, "old", 3));
+    cr_assert_eq(folio_gguf_save(link, image, size, &log), FOLIO_OK, "%s",
+                 ear.last);
+    cr_expect(lstat(link, &sb) == 0 && S_ISLNK(sb.st_mode));
+    cr_expect(lstat(path, &sb) == 0 && S_ISREG(sb.st_mode) &&
+              (size_t)sb.st_size == size);
+    unlink(path);
+    cr_expect_eq(folio_gguf_save(link, image, size, &log), FOLIO_E_IO);
+    cr_expect_not_null(strstr(ear.last, "not there"), "%s", ear.last);
+    unlink(link);
+    cr_expect_eq(n_files(dir), 0);
+    cr_expect_eq(folio_gguf_save("", image, size, &log), FOLIO_E_IO);
+    cr_expect_not_null(strstr(ear.last, "empty"), "%s", ear.last);
     fail_alloc_arm(1);
     const folio_status st = folio_gguf_save(path, image, size, NULL);
     cr_expect(fail_alloc_disarm());
