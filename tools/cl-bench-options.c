@@ -91,7 +91,9 @@ static const tool_option table[N_OPTIONS] = {
     [O_KV] = {"--kv", NULL, "TYPE",
               "element type of the KV cache, f16 or f32; default f16.",
               "--kv f32"},
-    [O_BLOCK] = {"--block", NULL, "N", "tokens per KV block; default 16.",
+    [O_BLOCK] = {"--block", NULL, "N",
+                 "tokens per KV block, above 256 at most twice what a case "
+                 "holds; default 16.",
                  "--block 32"},
     [O_MAX_TOK] = {"--max-tok", NULL, "N",
                    "prompt ids in one forward; default 2048 on GPUs, else "
@@ -321,6 +323,11 @@ int bench_options_parse(int argc, char **argv, bench_options *o)
         return tool_usage("%s", why);
     if (!set_defaults(o))
         return tool_usage("no memory for the options");
+    if (o->prefill.n == 0 && !o->write &&
+        (o->n_new == 0 || o->depths.n + o->batches.n == 0))
+        return tool_usage(
+            "nothing is left to be measured: -p has no prompt "
+            "and there is no decode (-n 0, or neither -d nor -b)");
     return -1;
 }
 

@@ -85,19 +85,35 @@ static void print_head(const bench_report *r, FILE *f)
             (double)m->step_bytes / 1e6, r->load_s);
 }
 
+/* The forms that ran, and what was asked for where that is not it. */
+static const char *forms(const bench_report *r, char cell[64])
+{
+    int32_t lo = r->rows[0].fused, hi = lo;
+    for (size_t i = 1; i < r->n_rows; i++) {
+        lo = r->rows[i].fused < lo ? r->rows[i].fused : lo;
+        hi = r->rows[i].fused > hi ? r->rows[i].fused : hi;
+    }
+    int n = lo == hi ? snprintf(cell, 64, "%d", lo)
+                     : snprintf(cell, 64, "%d to %d", lo, hi);
+    if (r->o->fused >= 0 && (lo != hi || lo != r->o->fused))
+        snprintf(cell + n, 64 - (size_t)n, " (asked for: %lld)", r->o->fused);
+    return cell;
+}
+
 static bool print_text(const bench_report *r, FILE *f)
 {
+    char cell[64];
     if (r->written)
         fprintf(f, "written  %s, %" PRIu64 " bytes\n", r->o->write, r->written);
     if (r->n_rows == 0)
         return !ferror(f);
     print_head(r, f);
     fprintf(f,
-            "settings KV %s, exact %s, deterministic %s, run-ahead %lld, "
-            "%lld runs of each, %lld ids a forward, blocks of %lld\n\n",
+            "settings KV %s, exact %s, deterministic %s, fused %s, run-ahead "
+            "%lld, %lld runs of each, %lld ids a forward, blocks of %lld\n\n",
             kv_name(r), r->o->exact ? "on" : "off",
-            r->rows[0].deterministic ? "on" : "off", r->o->run_ahead,
-            r->o->reps, r->o->max_tok, r->o->block);
+            r->rows[0].deterministic ? "on" : "off", forms(r, cell),
+            r->o->run_ahead, r->o->reps, r->o->max_tok, r->o->block);
     fprintf(f, "%-26s %11s %10s %8s %8s %10s %6s %6s %9s  %s\n", "case",
             "tokens/s", "first ms", "p50 ms", "p99 ms", "MB/step", "% mem",
             "% flop", "launches", "ids");
@@ -110,11 +126,15 @@ static bool print_md(const bench_report *r, FILE *f)
 {
     if (r->n_rows == 0)
         return print_text(r, f);
+    char cell[64];
     fprintf(f,
-            "%s, %s, KV %s, on %s (%s), %.10s; %.0f GB/s read and %.1f "
-            "TFLOP/s measured in the same run.\n\n",
-            source_name(r), r->type, kv_name(r), r->dev.name, r->dev.driver,
-            r->when, r->rates.read_bytes_s / 1e9, bench_flop_rate(r) / 1e12);
+            "%s, %s, KV %s, exact %s, deterministic %s, fused %s, run-ahead "
+            "%lld, on %s (%s), %.10s; %.0f GB/s read and %.1f TFLOP/s measured "
+            "in the same run.\n\n",
+            source_name(r), r->type, kv_name(r), r->o->exact ? "on" : "off",
+            r->rows[0].deterministic ? "on" : "off", forms(r, cell),
+            r->o->run_ahead, r->dev.name, r->dev.driver, r->when,
+            r->rates.read_bytes_s / 1e9, bench_flop_rate(r) / 1e12);
     fprintf(f, "| case | tokens/s | first id, ms | p50 / p99, ms | MB a step | "
                "of read rate | of FLOP rate | launches | ids |\n"
                "|---|---|---|---|---|---|---|---|---|\n");
@@ -157,8 +177,8 @@ static void put_num(FILE *f, double v)
 
 static bool print_csv(const bench_report *r, FILE *f)
 {
-    fputs("date,device,driver,model,type,kv,exact,deterministic,run_ahead,"
-          "arithmetic,"
+    fputs("date,device,driver,model,type,kv,exact,deterministic,fused,"
+          "run_ahead,arithmetic,"
           "kind,batch,depth,n_new,fake_depth,tokens_s,first_s,p50_s,p99_s,"
           "step_s,weight_bytes,kv_bytes,flop,read_share,flop_share,"
           "read_bytes_s,flop_s,launches,writes,reads,waits,same,hash\n",
@@ -170,8 +190,8 @@ static bool print_csv(const bench_report *r, FILE *f)
         put_cell(f, r->dev.driver);
         put_cell(f, source_name(r));
         put_cell(f, r->type);
-        fprintf(f, "%s,%d,%d,%d,%s,%s,%d,%d,%d,%d,", kv_name(r), r->o->exact,
-                c->deterministic, (int)r->o->run_ahead, c->arithmetic,
+        fprintf(f, "%s,%d,%d,%d,%d,%s,%s,%d,%d,%d,%d,", kv_name(r), r->o->exact,
+                c->deterministic, c->fused, (int)r->o->run_ahead, c->arithmetic,
                 c->decode ? "decode" : "prefill", c->batch, c->depth, c->n_new,
                 c->fake);
         const double nums[] = {c->tok_s,
@@ -230,6 +250,7 @@ static json_t *row_json(const bench_report *r, const bench_row *c)
     for (size_t i = 0; i < sizeof nums / sizeof nums[0]; i++)
         json_object_set_new(j, nums[i].key, tool_json_num(nums[i].v));
     json_object_set_new(j, "deterministic", json_boolean(c->deterministic));
+    json_object_set_new(j, "fused", json_integer(c->fused));
     json_object_set_new(j, "arithmetic", json_string(c->arithmetic));
     json_object_set_new(j, "hash", json_string(hash));
     json_object_set_new(j, "same", json_boolean(c->same));
@@ -267,10 +288,11 @@ static json_t *model_json(const bench_report *r)
 static json_t *settings_json(const bench_report *r)
 {
     const bench_options *o = r->o;
-    return json_pack("{s:s,s:b,s:i,s:I,s:I,s:I,s:I}", "kv", kv_name(r), "exact",
-                     o->exact, "deterministic", (int)o->deterministic, "reps",
-                     (json_int_t)o->reps, "max_tok", (json_int_t)o->max_tok,
-                     "block", (json_int_t)o->block, "run_ahead",
+    return json_pack("{s:s,s:b,s:i,s:i,s:I,s:I,s:I,s:I}", "kv", kv_name(r),
+                     "exact", o->exact, "deterministic", (int)o->deterministic,
+                     "fused", (int)o->fused, "reps", (json_int_t)o->reps,
+                     "max_tok", (json_int_t)o->max_tok, "block",
+                     (json_int_t)o->block, "run_ahead",
                      (json_int_t)o->run_ahead);
 }
 

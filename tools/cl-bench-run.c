@@ -345,6 +345,7 @@ static folio_status describe(bench_app *a, const feeder *f, bench_row *row)
     folio_runner_get_info(f->run, &i);
     row->pool_bytes = i.kv_bytes;
     row->deterministic = i.deterministic;
+    row->fused = i.fused;
     snprintf(row->arithmetic, sizeof row->arithmetic, "%s", i.arithmetic);
     row->variants = json_array();
     for (size_t k = 0; folio_runner_choice(f->run, k, &c) == FOLIO_OK; k++)

@@ -76,12 +76,17 @@ folio_status bench_check(bench_app *a)
         const double slots =
             (double)((ctx + o->block - 1) / o->block) * block * c->batch;
         const double bytes = row * slots;
-        if (ctx > m->ctx_train)
+        if (m->ctx_train && ctx > m->ctx_train)
             return bench_fail(a, FOLIO_E_TOO_LARGE,
                               "%s of %d sequences needs %lld positions, the "
                               "model was trained for %d",
                               c->decode ? "decode" : "prefill", c->batch, ctx,
                               m->ctx_train);
+        if (o->block > 256 && o->block / 2 > ctx)
+            return bench_fail(a, FOLIO_E_INVAL,
+                              "blocks of %lld ids (--block) are more than "
+                              "twice as long as the %lld of %s",
+                              o->block, ctx, c->decode ? "decode" : "prefill");
         if (slots > INT32_MAX)
             return bench_fail(a, FOLIO_E_TOO_LARGE,
                               "%d sequences of %lld ids are more than %d slots",
@@ -114,13 +119,39 @@ static folio_status open_device(bench_app *a)
         return st;
     r->dev.size = sizeof r->dev;
     folio_device_get_info(a->dev, &r->dev);
-    r->rates.size = sizeof r->rates;
     const bool gpu = (r->dev.caps & FOLIO_CAP_GPU) != 0;
     if (a->o.max_tok == 0)
         a->o.max_tok = gpu ? 2048 : 512;
     if (a->o.run_ahead < 0)
         a->o.run_ahead = r->dev.kind != FOLIO_DEVICE_HOST;
-    return folio_device_measure(a->dev, &r->rates);
+    return FOLIO_OK;
+}
+
+/* Before the weights are there, so that the array has its room. */
+static folio_status measure_rates(bench_app *a)
+{
+    a->rep.rates.size = sizeof a->rep.rates;
+    return folio_device_measure(a->dev, &a->rep.rates);
+}
+
+/* What a plan is checked against before the weights are made: norms, which are
+ * a few thousandths, are left out. */
+static void describe_shape(bench_report *r, const folio_model_shape *s)
+{
+    folio_model_info *m = &r->model;
+    const double q = (double)s->heads * s->head_dim;
+    const double kv = (double)s->kv_heads * s->head_dim;
+    const double layer = s->dim * (2.0 * q + 2.0 * kv + 3.0 * s->ff_dim);
+    const double params =
+        s->n_layers * layer + (s->tied ? 1.0 : 2.0) * s->n_vocab * s->dim;
+    const double bits = strcmp(s->type, "q4_0") == 0   ? 4.5
+                        : strcmp(s->type, "q8_0") == 0 ? 8.5
+                                                       : 16.0;
+    m->n_layers = s->n_layers;
+    m->kv_heads = s->kv_heads;
+    m->head_dim = s->head_dim;
+    m->ctx_train = s->ctx_train;
+    m->weight_bytes = (uint64_t)(params * bits / 8.0);
 }
 
 static folio_status find_shape(bench_app *a, folio_model_shape *s)
@@ -128,6 +159,8 @@ static folio_status find_shape(bench_app *a, folio_model_shape *s)
     char known[256] = "";
     if (folio_model_shape_find(a->o.shape, s) == FOLIO_OK) {
         s->type = a->o.type;
+        snprintf(a->rep.type, sizeof a->rep.type, "%s", s->type);
+        describe_shape(&a->rep, s);
         return FOLIO_OK;
     }
     for (size_t i = 0; folio_model_shape_name(i); i++) {
@@ -143,6 +176,10 @@ static folio_status find_shape(bench_app *a, folio_model_shape *s)
 static folio_status write_shape(bench_app *a, const folio_model_shape *s)
 {
     struct stat sb;
+    const char *why;
+    if (!tool_try_output(a->o.write, &why))
+        return bench_fail(a, FOLIO_E_IO, "%s: cannot be written: %s",
+                          a->o.write, why);
     const folio_status st = folio_model_shape_write(s, a->o.write, &a->log);
     if (st != FOLIO_OK)
         return st;
@@ -152,8 +189,53 @@ static folio_status write_shape(bench_app *a, const folio_model_shape *s)
     return FOLIO_OK;
 }
 
-/* The type in which most of a file's bytes are stored. */
-static folio_status read_type(bench_app *a, const char *path)
+/* The text of a key of the file, "" where it has none or many values. */
+static void read_text(const folio_model_file *f, const char *key, char *text,
+                      size_t cap)
+{
+    folio_model_meta m;
+    size_t n = 0;
+    text[0] = '\0';
+    for (size_t i = 0; folio_model_file_meta(f, i, &m) == FOLIO_OK; i++)
+        if (strcmp(m.key, key) == 0 && m.n == 1 &&
+            folio_model_file_meta_text(f, i, 0, text, cap - 1, &n) == FOLIO_OK)
+            text[n < cap ? n : 0] = '\0';
+}
+
+/* A number of its architecture, 0 where there is none. */
+static int32_t read_number(const folio_model_file *f, const char *arch,
+                           const char *what)
+{
+    char key[192], text[32];
+    long long v;
+    snprintf(key, sizeof key, "%s.%s", arch, what);
+    read_text(f, key, text, sizeof text);
+    return tool_parse_int(text, 0, INT32_MAX, &v) ? (int32_t)v : 0;
+}
+
+/* As describe_shape, from what a file says of itself. */
+static void describe_file(bench_report *r, const folio_model_file *f)
+{
+    folio_model_info *m = &r->model;
+    folio_model_tensor t;
+    char arch[64];
+    read_text(f, "general.architecture", arch, sizeof arch);
+    const int32_t dim = read_number(f, arch, "embedding_length");
+    const int32_t heads = read_number(f, arch, "attention.head_count");
+    m->n_layers = read_number(f, arch, "block_count");
+    m->kv_heads = read_number(f, arch, "attention.head_count_kv");
+    m->head_dim = read_number(f, arch, "attention.key_length");
+    if (m->head_dim == 0 && heads > 0)
+        m->head_dim = dim / heads;
+    m->ctx_train = read_number(f, arch, "context_length");
+    m->weight_bytes = 0;
+    for (size_t i = 0; folio_model_file_tensor(f, i, &t) == FOLIO_OK; i++)
+        m->weight_bytes += t.bytes;
+}
+
+/* What can be known of a file before a device is there: whether it is a model,
+ * its numbers, and the type in which most of its bytes are stored. */
+static folio_status look_at_file(bench_app *a, const char *path)
 {
     folio_model_file *f = NULL;
     folio_model_tensor t, u;
@@ -161,6 +243,7 @@ static folio_status read_type(bench_app *a, const char *path)
     const folio_status st = folio_model_file_open(path, &a->log, &f);
     if (st != FOLIO_OK)
         return st;
+    describe_file(&a->rep, f);
     for (size_t i = 0; folio_model_file_tensor(f, i, &t) == FOLIO_OK; i++) {
         uint64_t bytes = 0;
         for (size_t k = 0; folio_model_file_tensor(f, k, &u) == FOLIO_OK; k++)
@@ -179,13 +262,7 @@ static folio_status open_model(bench_app *a, const folio_model_shape *shape,
     folio_model_params p;
     bench_report *r = &a->rep;
     int32_t most = 1;
-    folio_status st = FOLIO_OK;
-    if (path)
-        st = read_type(a, path);
-    else
-        snprintf(r->type, sizeof r->type, "%s", shape->type);
-    if (st != FOLIO_OK)
-        return st;
+    folio_status st;
     for (size_t i = 0; i < r->n_rows; i++)
         most = r->rows[i].batch > most ? r->rows[i].batch : most;
     folio_model_params_default(&p);
@@ -217,8 +294,8 @@ static folio_status report(bench_app *a)
         ok = fclose(f) == 0 && ok;
     if (ok)
         return FOLIO_OK;
-    if (path && tool_is_plain(path))
-        remove(path);
+    if (path)
+        tool_remove_output(path);
     return bench_fail(a, FOLIO_E_IO, "%s could not be written",
                       path ? path : "stdout");
 }
@@ -227,7 +304,7 @@ static folio_status run(bench_app *a)
 {
     bench_report *r = &a->rep;
     folio_model_shape shape;
-    const char *path = a->o.model ? a->o.model : a->o.write;
+    const char *path = a->o.model ? a->o.model : a->o.write, *why;
     const time_t now = time(NULL);
     struct tm tm;
     folio_status st = bench_plan(a);
@@ -236,13 +313,25 @@ static folio_status run(bench_app *a)
         strftime(r->when, sizeof r->when, "%Y-%m-%dT%H:%M:%SZ", &tm);
     if (st == FOLIO_OK && a->o.shape)
         st = find_shape(a, &shape);
-    if (st == FOLIO_OK && a->o.write)
-        st = write_shape(a, &shape);
+    if (st == FOLIO_OK && a->o.model)
+        st = look_at_file(a, a->o.model);
+    if (st == FOLIO_OK && a->o.out && !tool_try_output(a->o.out, &why))
+        st = bench_fail(a, FOLIO_E_IO, "%s: cannot be written: %s", a->o.out,
+                        why);
     if (st == FOLIO_OK && r->n_rows > 0)
         st = open_device(a);
+    /* Twice: what takes long comes between, and then all is known. */
+    if (st == FOLIO_OK)
+        st = bench_check(a);
+    if (st == FOLIO_OK && a->o.write)
+        st = write_shape(a, &shape);
+    if (st == FOLIO_OK && a->o.write && r->n_rows > 0)
+        st = look_at_file(a, a->o.write);
+    if (st == FOLIO_OK && r->n_rows > 0)
+        st = measure_rates(a);
     if (st == FOLIO_OK && r->n_rows > 0)
         st = open_model(a, &shape, path);
-    if (st == FOLIO_OK && r->n_rows > 0)
+    if (st == FOLIO_OK)
         st = bench_check(a);
     for (size_t i = 0; i < r->n_rows && st == FOLIO_OK; i++) {
         st = bench_run(a, &r->rows[i]);

@@ -50,6 +50,7 @@ typedef struct bench_row {
     bool same;     /* every repetition gave the same ids */
     uint64_t pool_bytes;
     int32_t deterministic;
+    int32_t fused; /* the form that ran, of folio_runner_info */
     char arithmetic[16];
     json_t *variants; /* owned by the report */
 } bench_row;
@@ -83,7 +84,8 @@ folio_status bench_fail(bench_app *a, folio_status st, const char *fmt, ...)
 
 /* Fills in rows[i].decode, batch, depth, n_new from the options. */
 folio_status bench_plan(bench_app *a);
-/* Refuses what cannot be run, before anything is. */
+/* Refuses what cannot be run, before anything is: against what is known of the
+ * model by then, in rep.model (a 0 is not), and of the device. */
 folio_status bench_check(bench_app *a);
 folio_status bench_run(bench_app *a, bench_row *row);
 

@@ -8,9 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
-#include <errno.h>
 
 enum { N_EVENTS = 256 };
 
@@ -401,21 +399,13 @@ static folio_status serve(run *r)
     return st;
 }
 
-/* Whether the trace can be written when all is done; leaves no file behind. */
+/* Whether the trace can be written when all is done. */
 static folio_status try_trace_file(app *a)
 {
-    const char *path = a->o.trace_file;
-    struct stat sb;
-    const bool there = path && stat(path, &sb) == 0;
-    FILE *f = path ? fopen(path, "ab") : NULL;
-    if (path && !f)
-        return fail_with(a, FOLIO_E_IO, "--trace-file %s: %s", path,
-                         strerror(errno));
-    if (f)
-        fclose(f);
-    if (f && !there)
-        remove(path);
-    return FOLIO_OK;
+    const char *path = a->o.trace_file, *why;
+    if (!path || tool_try_output(path, &why))
+        return FOLIO_OK;
+    return fail_with(a, FOLIO_E_IO, "--trace-file %s: %s", path, why);
 }
 
 folio_status mode_requests(app *a)

@@ -1,8 +1,9 @@
-#define _POSIX_C_SOURCE 200809L
+#define _XOPEN_SOURCE 700 /* POSIX of 2008, with realpath */
 /* tool_common.c: see tool_common.h. */
 #include "tool_common.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -366,4 +367,34 @@ bool tool_is_plain(const char *path)
 {
     struct stat s;
     return stat(path, &s) != 0 || S_ISREG(s.st_mode);
+}
+
+void tool_remove_output(const char *path)
+{
+    /* The file: a link that leads to it was the user's before. */
+    char *real = realpath(path, NULL);
+    if (real && tool_is_plain(real))
+        remove(real);
+    free(real);
+}
+
+bool tool_try_output(const char *path, const char **why)
+{
+    struct stat sb;
+    const bool there = stat(path, &sb) == 0;
+    if (there && S_ISDIR(sb.st_mode)) {
+        *why = "is a folder";
+        return false;
+    }
+    if (there && !S_ISREG(sb.st_mode))
+        return true; /* opening a pipe would wait for its reader */
+    const int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (fd < 0) {
+        *why = strerror(errno);
+        return false;
+    }
+    close(fd);
+    if (!there)
+        tool_remove_output(path);
+    return true;
 }

@@ -70,6 +70,13 @@ bool tool_same_file(const char *a, const char *b);
  * no pipe. */
 bool tool_is_plain(const char *path);
 
+/* Whether `path` can be written once there is something to write, through a
+ * link if it is one; *why says why not. Leaves what is there as it is and no
+ * file behind. */
+bool tool_try_output(const char *path, const char **why);
+/* Removes a file that could not be written to its end; a link to it stays. */
+void tool_remove_output(const char *path);
+
 /* A file ("-" = stdin) of at most 1 GiB as bytes with a zero behind; NULL with
  * *why set. A folder or a device other than a terminal is none. */
 char *tool_read_file(const char *path, size_t *n, const char **why);

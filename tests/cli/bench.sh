@@ -14,7 +14,7 @@ bench --help
 exits "--help" 0
 for option in --model --shape --type --write --prefill --n-decode --depth \
     --batch --prompt --cross --fake-depth --reps --device --threads --kv \
-    --block --max-tok --exact --deterministic --run-ahead --json --csv --md --out; do
+    --block --max-tok --exact --deterministic --fused --run-ahead --json --csv --md --out; do
     has "--help" "$OUT" "$option"
 done
 bench --version
@@ -68,6 +68,9 @@ wrong "--cross needs" --shape tiny --cross -b 2
 wrong "--prompt does nothing" --shape tiny --cross -b 2 -d 3 --prompt 4
 wrong "--prompt is for -b" --shape tiny --prompt 4
 wrong "given twice" --shape tiny --shape tiny
+wrong "nothing is left to be measured" --shape tiny -p '' -n 0
+wrong "nothing is left to be measured" --shape tiny -p '' -d ''
+wrong "nothing is left to be measured" -m x.gguf -p '' -b '' -d ''
 wrong "takes no argument" --shape tiny --exact=1
 bench --shape tiny --csv --md
 exits "--csv --md" 2
@@ -89,6 +92,19 @@ broken()
 }
 broken "no such shape" NOT_FOUND 13 "smollm2-135m" --shape gpt-5
 broken "no such file" IO 18 "$T/none.gguf" -m "$T/none.gguf" --device host
+# A bad file is refused before any device is opened.
+printf '<html>' >"$T/page.gguf"
+broken "no model" FORMAT 19 "web page" -m "$T/page.gguf" \
+    --device nothing-like-it
+quick "no model" 1000
+# So is a plan that cannot be, before gigabytes of weights are made or written.
+broken "too many sequences" TOO_LARGE 22 "16777216 sequences" \
+    --shape llama-3.1-8b --device host -b 16777216 --write "$T/8b.gguf"
+quick "too many sequences" 5000
+is "too many sequences, no file" "$(ls "$T"/8b* 2>/dev/null)" ""
+broken "a block for many cases" INVAL 11 "1048576" --shape llama-3.1-8b \
+    --device host -p 4 -n 1 --block 1048576
+quick "a block for many cases" 5000
 broken "no such device" NO_DEVICE 15 "nothing-like-it" --shape tiny \
     --device nothing-like-it
 broken "a depth it was not trained for" TOO_LARGE 22 "1024" --shape tiny \
@@ -100,11 +116,14 @@ broken "no place for the file" IO 18 "$T/none/x.gguf" --shape tiny \
     --write "$T/none/x.gguf" -p '' -n 0
 broken "no place for the report" IO 18 "$T/none/out" --shape tiny \
     --device host -p 4 -n 0 --out "$T/none/out"
+broken "no place for the report of much" IO 18 "$T/none/out" \
+    --shape llama-3.1-8b --device host --out "$T/none/out"
+quick "no place for the report of much" 5000
 
 row="fields(c) == {'kind', 'batch', 'depth', 'n_new', 'fake_depth', 'tokens_s',
     'first_s', 'p50_s', 'p99_s', 'step_s', 'weight_bytes', 'kv_bytes', 'flop',
     'read_share', 'flop_share', 'launches', 'writes', 'reads', 'waits',
-    'pool_bytes', 'deterministic', 'arithmetic', 'hash', 'same', 'variants'}"
+    'pool_bytes', 'deterministic', 'fused', 'arithmetic', 'hash', 'same', 'variants'}"
 bare=(-p 5,40 -d 0,20 -b 3 --prompt 20 -n 6 --reps 2)
 cases=("${bare[@]}" --max-tok 16)
 exact=(--kv f32 --exact)
@@ -156,6 +175,21 @@ exits q4_0 0
 is "other weights" "$(value "[c['hash'] for c in j['rows']]" |
     grep -cF -- "$hashes")" 0
 
+# What was asked of --fused and what ran is told by each report.
+json "no --fused" "j['settings']['fused'] == -1 and
+    all(c['fused'] == 0 for c in j['rows'])"
+few=(--shape tiny --device host --deterministic 0 -p '' -d 0 -n 2 --reps 1)
+bench "${few[@]}" --fused 2 --json
+json "--fused 2" "j['settings']['fused'] == 2 and j['rows'][0]['fused'] == 1"
+bench "${few[@]}" --fused 2
+has "--fused 2, text" "$OUT" "fused 1 (asked for: 2)"
+has "--fused 2, warning" "$ERR" "fused 2 was asked for, fused 1 runs"
+bench "${few[@]}" --fused 1 --md
+has "--fused 1, Markdown" "$OUT" "fused 1,"
+bench "${few[@]}" --fused 1 --csv
+is "--fused 1, CSV" "$(python3 -c 'import csv, sys
+print([r["fused"] for r in csv.DictReader(open(sys.argv[1]))])' "$OUT")" "['1']"
+
 # From a file: written first, then by itself.
 bench --shape tiny --device host "${cases[@]}" "${exact[@]}" --json \
     --write "$T/tiny.gguf"
@@ -174,6 +208,32 @@ json "cl-decode reads it" "len(j['ids']) >= 1"
 bench --shape tiny --type q8_0 --write "$T/only.gguf" -p '' -n 0
 exits "--write alone" 0
 has "--write alone" "$OUT" "$T/only.gguf"
+# Through a link: the file is written, the link stays.
+mkdir "$T/far"
+printf old >"$T/far/model.gguf"
+printf old >"$T/far/report"
+ln -s far/model.gguf "$T/link.gguf"
+ln -s far/report "$T/link"
+ln -s far/fresh "$T/to-fresh"
+bench "${few[@]}" --write "$T/link.gguf" --out "$T/link"
+exits "through links" 0
+for file in model.gguf report; do
+    is "through links, $file" "$(stat -c %F "$T/far/$file")" "regular file"
+    [ "$(head -c 3 -- "$T/far/$file")" != old ] ||
+        fail "through links" "$file was not written"
+done
+for link in link.gguf link; do
+    is "through links, $link" "$(stat -c %F "$T/$link")" "symbolic link"
+done
+bench "${few[@]}" --out "$T/to-fresh"
+exits "a link to nothing yet" 0
+is "a link to nothing yet" "$(stat -c %F "$T/to-fresh")" "symbolic link"
+has "a link to nothing yet" "$T/far/fresh" "decode b1 d0"
+ln -s far/none.gguf "$T/to-none.gguf"
+broken "a model through a link to nothing" IO 18 "not there" \
+    --shape tiny --write "$T/to-none.gguf" -p '' -n 0
+is "a model through a link to nothing" "$(stat -c %F "$T/to-none.gguf")" \
+    "symbolic link"
 is "no parts left" "$(find "$T" -name '*.part-*')" ""
 
 # All shapes of batch and depth; keys that nobody computed.

@@ -116,6 +116,14 @@ names = {e["name"] for e in json.load(open(sys.argv[1]))["traceEvents"]}
 assert names >= {"plan", "upload", "kernels", "wait", "sample", "commit"}' \
     "$T/trace"; then pass; else fail "trace" "is not as it should be"; fi
 
+# A link to the trace stays one, whether its file is there or not.
+ln -s "$T/trace-itself" "$T/trace-link"
+for _ in absent there; do
+    host --requests "$T/r" --trace-file "$T/trace-link"
+    is "a trace through a link" "$(stat -c %F "$T/trace-link")" "symbolic link"
+    has "a trace through a link" "$T/trace-itself" '"traceEvents"'
+done
+
 # A bad line is answered at once, whatever it says of its arrival.
 cat >"$T/late" <<'R'
 {"id": 1, "prompt": "Hello", "arrive_ms": 1e300}
