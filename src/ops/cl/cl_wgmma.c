@@ -18,6 +18,8 @@
 #define X_F32_ROWS  4096
 #define X_F32_STEPS 8
 #define WIDE        128
+/* The widest tile that is worth cutting. */
+#define MOST_CUT 64
 typedef enum x_way { X_FLOATS, X_PACKED, X_HELD } x_way;
 
 /* A token tile. */
@@ -248,8 +250,9 @@ static int count_steps(const folio_op *op, const job *j)
     return FOLIO_COUNT(ptx_steps) - (spills ? 1 : 0);
 }
 
-/* The narrowest step that holds all tokens, else the widest that still gives
- * nearly every group a tile. */
+/* The narrowest step that holds all tokens, but a narrower one where tiles
+ * would be cut anyway: what parts of a wide tile cost to put together is more
+ * than reading the weights twice from the last cache. */
 static int pick_step(const folio_op *op, const job *j)
 {
     int i = 0, last = op->geo[GEO_STEPS] - 1;
@@ -258,7 +261,7 @@ static int pick_step(const folio_op *op, const job *j)
         i++;
     const int32_t bn = get_step(op, j, i).bn;
     const int64_t tiles = row_tiles(j) * folio_div_up(j->n_tok, bn);
-    if (i > 0 && !forced && bn > 128 &&
+    if (i > 0 && !forced && bn > MOST_CUT &&
         tiles * 10 < (int64_t)op->geo[GEO_GROUPS] * 9)
         i--;
     /* What is held is one tile. */
