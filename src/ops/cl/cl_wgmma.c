@@ -11,13 +11,13 @@
 
 /* How x reaches a product. FLOATS: a group turns what it needs into halves
  * itself, which costs no launch but is done once per row tile: for more rows
- * than X_F32_ROWS packing x first is quicker, of WIDE tokens already where a
- * group has more than X_F32_STEPS steps of 64 columns to do. PACKED: a launch
+ * than X_F32_ROWS packing x first is quicker, from WIDE tokens on already where
+ * a group has more than X_F32_STEPS steps of 64 columns to do. PACKED: a launch
  * before it packs x, behind the norm if there is one. HELD: a group norms all
  * tokens by itself and keeps them: no launch, for few tokens. */
 #define X_F32_ROWS  4096
 #define X_F32_STEPS 8
-#define WIDE        128
+#define WIDE        64
 /* The widest tile that is worth cutting. */
 #define MOST_CUT 64
 typedef enum x_way { X_FLOATS, X_PACKED, X_HELD } x_way;
@@ -207,8 +207,8 @@ static x_way way_of(const folio_op *op, const job *j, int32_t bn, int i)
     if (emulated)
         return i == 0 ? X_FLOATS : X_PACKED;
     const int64_t steps = row_tiles(j) * (j->cols / 64);
-    if (bn > WIDE || w->rows > X_F32_ROWS ||
-        (bn == WIDE && steps > X_F32_STEPS * (int64_t)op->geo[GEO_GROUPS]))
+    if (bn > 128 || w->rows > X_F32_ROWS ||
+        (bn >= WIDE && steps > X_F32_STEPS * (int64_t)op->geo[GEO_GROUPS]))
         return X_PACKED;
     return X_FLOATS;
 }
@@ -226,7 +226,7 @@ static token_step get_step(const folio_op *op, const job *j, int i)
     if (s.way == X_HELD)
         small = !emulated && 4 * 2 * rows_bytes(w) <= ring;
     /* Pieces that an item turns are in registers all at once. */
-    if (s.way == X_FLOATS && s.bn == WIDE)
+    if (s.way == X_FLOATS && s.bn == 128)
         small = false;
     s.ks = op->geo[GEO_KS] ? op->geo[GEO_KS] : small ? 128 : 64;
     if (w->cols % s.ks != 0 || !has_room(op, stage_bytes(w, &s) + more))
@@ -288,6 +288,14 @@ static share_out cut_work(const folio_op *op, int64_t tiles, int64_t steps,
     /* A part of a tile costs a trip through memory. */
     int32_t least = op->geo[GEO_SPAN] ? op->geo[GEO_SPAN] : bn > 64 ? 4 : 2;
     int64_t span = FOLIO_MAX(folio_div_up(rest * steps, groups), least);
+    /* Groups that end where tiles end leave one part each, not two: worth a
+     * third of the groups. Emulated ones shall end anywhere. */
+    const int64_t most = folio_cl_emulates(op) ? span : span + span / 3;
+    for (int64_t even = span; even <= most; even++)
+        if (steps % even == 0) {
+            span = even;
+            break;
+        }
     /* Whole tiles at once are as good as parts. */
     if (span >= steps)
         return (share_out){(int32_t)tiles, 1, (size_t)FOLIO_MIN(groups, tiles)};
