@@ -68,8 +68,8 @@ enum {
     FOLIO_CAP_FMA = 1 << 14,      /* fma() is exact and as fast as a product */
     FOLIO_CAP_PTX_BULK = 1 << 15, /* sm_90: cp.async.bulk, mbarrier */
     /* Buffers stay where they are, and kernels are told where in place of being
-     * given them. Only where the environment variable FOLIO_ADDRESSES asks for
-     * it, and never in a caller's context. */
+     * given them. Only where the environment variable FOLIO_ADDRESSES is 1, and
+     * never in a caller's context. */
     FOLIO_CAP_ADDRESS = 1 << 16
 };
 

@@ -187,5 +187,7 @@ int32_t folio_tuned(const char *variant, const char *name, int32_t usual);
 /* The list itself for the first who asks about this device, NULL for everyone
  * after and where there is none: to be looked through for wrong names once. */
 const char *folio_device_disable_list_once(folio_device *dev);
+/* The same of FOLIO_TUNE. */
+const char *folio_device_tune_list_once(folio_device *dev);
 
 #endif

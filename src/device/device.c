@@ -79,6 +79,74 @@ static const char *env(const char *name)
     return value && *value ? value : NULL;
 }
 
+/* What FOLIO_PACKING may say; ops/pack.c knows what it means. */
+static bool is_packing(const char *text)
+{
+    return !strcmp(text, "raw") || !strcmp(text, "rg16") ||
+           !strcmp(text, "tile16");
+}
+
+/* A number above 0 of 31 bits, and what stands behind it. */
+static bool parse_count(const char *p, char **rest, int32_t *out)
+{
+    const long v = *p >= '0' && *p <= '9' ? strtol(p, rest, 10) : 0;
+    if (v <= 0 || v > INT32_MAX)
+        return false;
+    *out = (int32_t)v;
+    return true;
+}
+
+/* Whether it is "variant:NAME=number,NAME=number;variant:..." as folio_tuned
+ * reads it. */
+static bool is_tune(const char *p)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyz"
+                                  "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
+    char *rest = NULL;
+    int32_t v;
+    for (;;) {
+        size_t n = strspn(p, letters);
+        if (n == 0 || p[n] != ':')
+            return false;
+        do {
+            p += n + 1;
+            n = strspn(p, letters);
+            if (n == 0 || p[n] != '=' || !parse_count(p + n + 1, &rest, &v))
+                return false;
+            p = rest;
+            n = 0;
+        } while (*p == ',');
+        if (*p == ';')
+            p++;
+        else if (*p)
+            return false;
+        if (!*p)
+            return true;
+    }
+}
+
+/* The switches that only some devices and kernels look at, later: what is wrong
+ * with them is said on all devices, when one is opened. */
+static folio_status check_switches(const folio_log *log)
+{
+    const char *text = env("FOLIO_PACKING");
+    if (text && !is_packing(text))
+        return folio_fail(log, FOLIO_E_INVAL,
+                          "FOLIO_PACKING=%s is not raw, rg16 or tile16", text);
+    text = env("FOLIO_ADDRESSES");
+    if (text && strcmp(text, "0") && strcmp(text, "1"))
+        return folio_fail(log, FOLIO_E_INVAL,
+                          "FOLIO_ADDRESSES=%s is not 0 or 1", text);
+    text = env("FOLIO_TUNE");
+    if (text && !is_tune(text))
+        return folio_fail(log, FOLIO_E_INVAL,
+                          "FOLIO_TUNE=%s is not a list like "
+                          "variant:NAME=n,NAME=n;variant:NAME=n with numbers "
+                          "from 1 to %d",
+                          text, INT32_MAX);
+    return FOLIO_OK;
+}
+
 static folio_status read_settings(const folio_device_params *p,
                                   folio_device_settings *s)
 {
@@ -122,7 +190,9 @@ static folio_status read_settings(const folio_device_params *p,
                           "of capability names",
                           text);
     s->caps_off |= mask;
-    s->addresses = env("FOLIO_ADDRESSES") != NULL;
+    FOLIO_RETURN_IF(check_switches(log));
+    text = env("FOLIO_ADDRESSES");
+    s->addresses = text && *text == '1';
     text = env("FOLIO_MAX_ALLOC");
     if (text && s->max_alloc_bytes == 0 &&
         (!parse_bytes(text, &s->max_alloc_bytes) || s->max_alloc_bytes == 0))
@@ -169,9 +239,11 @@ int32_t folio_tuned(const char *variant, const char *name, int32_t usual)
             if (!begins(p, name, '='))
                 continue;
             char *rest;
-            long v = strtol(p + strlen(name) + 1, &rest, 10);
-            bool whole = *rest == '\0' || *rest == ',' || *rest == ';';
-            return whole && v > 0 && v <= INT32_MAX ? (int32_t)v : usual;
+            int32_t v;
+            return parse_count(p + strlen(name) + 1, &rest, &v) &&
+                           (*rest == '\0' || *rest == ',' || *rest == ';')
+                       ? v
+                       : usual;
         }
     }
     return usual;
@@ -181,6 +253,12 @@ const char *folio_device_disable_list_once(folio_device *dev)
 {
     const char *list = env("FOLIO_DISABLE");
     return list && !atomic_exchange(&dev->told_disable, true) ? list : NULL;
+}
+
+const char *folio_device_tune_list_once(folio_device *dev)
+{
+    const char *list = env("FOLIO_TUNE");
+    return list && !atomic_exchange(&dev->told_tune, true) ? list : NULL;
 }
 
 /* ---- making and closing ---------------------------------------------------

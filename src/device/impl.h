@@ -109,6 +109,7 @@ struct folio_device {
     atomic_uint builds; /* from source, for tests */
 
     atomic_bool told_disable; /* FOLIO_DISABLE was looked through */
+    atomic_bool told_tune;    /* the same of FOLIO_TUNE */
 
     atomic_uint_least64_t next_buf_id;
     atomic_uint_least64_t live_bytes; /* of buffers made here */

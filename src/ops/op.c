@@ -190,6 +190,22 @@ static void warn_of_disable(const folio_variant *rows, size_t n_rows,
     }
 }
 
+static void warn_of_tune(const folio_variant *rows, size_t n_rows,
+                         folio_device *dev)
+{
+    const char *p = folio_device_tune_list_once(dev);
+    while (p && *p) {
+        size_t n = strcspn(p, ":");
+        const bool many = n == 4 && memcmp(p, "many", n) == 0; /* few_tok */
+        if (!many && !is_row(rows, n_rows, p, n))
+            folio_logf(folio_device_log(dev), FOLIO_LOG_WARN,
+                       "FOLIO_TUNE: no variant is called %.*s",
+                       (int)FOLIO_MIN(n, 80), p);
+        p += strcspn(p, ";");
+        p += *p == ';';
+    }
+}
+
 /* *out stays NULL where no row can run. */
 static folio_status choose(const folio_variant *rows, size_t n_rows,
                            folio_device *dev, folio_op_id id,
@@ -200,6 +216,7 @@ static folio_status choose(const folio_variant *rows, size_t n_rows,
     *out = NULL;
     memset(reason, 0, FOLIO_OP_REASON);
     warn_of_disable(rows, n_rows, dev);
+    warn_of_tune(rows, n_rows, dev);
     FOLIO_RETURN_IF(folio_op_check_shape(dev, id, args));
     for (size_t i = 0; i < n_rows; i++) {
         const folio_variant *var = &rows[i];

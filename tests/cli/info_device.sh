@@ -87,6 +87,13 @@ json "no drivers, auto" "j['device']['kind'] == 'host'"
 FOLIO_CAPS_MASK=nonsense info --device host
 exits "FOLIO_CAPS_MASK" 11
 has "FOLIO_CAPS_MASK" "$ERR" nonsense
+for switch in FOLIO_TUNE FOLIO_PACKING FOLIO_ADDRESSES; do
+    command_ env "$switch=nonsense" "$BIN/cl-info" --device host
+    exits "$switch" 11
+    has "$switch" "$ERR" "$switch=nonsense is not"
+    # Every switch is named to the user.
+    has "$switch in README" "$HERE/../../README.md" "\`$switch="
+done
 
 # PoCL, where it is.
 info --json

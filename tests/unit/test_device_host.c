@@ -5,6 +5,7 @@
 #include "unit/fail_alloc.h"
 
 #include <criterion/criterion.h>
+#include <stdio.h>
 #include <string.h>
 
 static folio_device_params host_params(kept_log *k)
@@ -344,6 +345,58 @@ Test(device_host, environment)
         setenv("FOLIO_CAPS_MASK", good[i], 1);
         cr_expect_eq(folio_device_open(&p, &dev), FOLIO_OK, "%s", good[i]);
         folio_device_close(&dev);
+    }
+}
+
+/* What only OpenCL devices and kernels look at later is held to its form on the
+ * host device, too. */
+Test(device_host, switches_in_a_wrong_form)
+{
+    static const struct {
+        const char *name, *value;
+        bool good;
+    } at[] = {
+        {"FOLIO_PACKING", "raw", true},
+        {"FOLIO_PACKING", "rg16", true},
+        {"FOLIO_PACKING", "tile16", true},
+        {"FOLIO_PACKING", "", true},
+        {"FOLIO_PACKING", "tile", false},
+        {"FOLIO_ADDRESSES", "0", true},
+        {"FOLIO_ADDRESSES", "1", true},
+        {"FOLIO_ADDRESSES", "yes", false},
+        {"FOLIO_ADDRESSES", "01", false},
+        {"FOLIO_TUNE", "linear_gemv:LANES=512", true},
+        {"FOLIO_TUNE", "linear_gemv:LANES=512,KC=1;many:FROM=2;", true},
+        {"FOLIO_TUNE", "a:B=2147483647", true},
+        {"FOLIO_TUNE", "a:B=2147483648", false},
+        {"FOLIO_TUNE", "a:B=0", false},
+        {"FOLIO_TUNE", "a:B=-1", false},
+        {"FOLIO_TUNE", "a:B=1x", false},
+        {"FOLIO_TUNE", "a:B=", false},
+        {"FOLIO_TUNE", "a:B", false},
+        {"FOLIO_TUNE", "a:", false},
+        {"FOLIO_TUNE", "a", false},
+        {"FOLIO_TUNE", ":B=1", false},
+        {"FOLIO_TUNE", "a:=1", false},
+        {"FOLIO_TUNE", "a:B=1,", false},
+        {"FOLIO_TUNE", "a:B=1,;b:C=1", false},
+        {"FOLIO_TUNE", "a:B=1;;b:C=1", false},
+        {"FOLIO_TUNE", "a:B=1 b:C=1", false},
+        {"FOLIO_TUNE", ";", false},
+    };
+    for (size_t i = 0; i < FOLIO_COUNT(at); i++) {
+        kept_log k;
+        folio_device *dev = NULL;
+        folio_device_params p = host_params(&k);
+        char said[128];
+        setenv(at[i].name, at[i].value, 1);
+        cr_expect_eq(folio_device_open(&p, &dev),
+                     at[i].good ? FOLIO_OK : FOLIO_E_INVAL, "%s=%s", at[i].name,
+                     at[i].value);
+        snprintf(said, sizeof said, "%s=%s is not", at[i].name, at[i].value);
+        cr_expect(at[i].good || strstr(k.text, said), "%s", k.text);
+        folio_device_close(&dev);
+        unsetenv(at[i].name);
     }
 }
 

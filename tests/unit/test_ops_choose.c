@@ -206,6 +206,28 @@ Test(ops_choose, disabled_by_a_wrong_name)
     unsetenv("FOLIO_DISABLE");
 }
 
+/* So is one of FOLIO_TUNE. */
+Test(ops_choose, tuned_by_a_wrong_name)
+{
+    bed b;
+    folio_rmsnorm_args a = norm_args(3);
+    setenv("FOLIO_TUNE", "linear_gemw:LANES=2,KC=1;many:FROM=3;linear_gemv:X=1",
+           1);
+    bed_open(&b, 1, 1);
+    for (int j = 0; j < 2; j++) {
+        folio_op *op = NULL;
+        cr_assert_eq(folio_op_open(b.dev, FOLIO_OP_RMSNORM, &plain, &a, &op),
+                     FOLIO_OK, "%s", b.log);
+        cr_expect_str_eq(b.log, j ? ""
+                                  : "FOLIO_TUNE: no variant is called "
+                                    "linear_gemw\n");
+        b.log[0] = '\0';
+        folio_op_close(&op);
+    }
+    bed_close(&b);
+    unsetenv("FOLIO_TUNE");
+}
+
 Test(ops_choose, build_failure_falls_through)
 {
     const folio_variant rows[] = {ROW("a", &unbuilt, 0, 0),
