@@ -116,13 +116,16 @@ typedef struct folio_device_params {
     folio_log log; /* default: silent */
 } folio_device_params;
 
+/* Fills *p with the defaults above: automatic choice, all CPUs, nothing hidden,
+ * 120 s, no log.
+ * p [out] never NULL. Any thread. */
 FOLIO_API void folio_device_params_default(folio_device_params *p);
 
 /* Lists what OpenCL offers, without opening anything, in the loader's order:
  * place in the list = index. A missing loader, driver or device gives n = 0 and
  * OK. [in] log NULL allowed. [out] list at most cap entries (NULL if cap is
  * 0). [out] n how many there are, which may exceed cap.
- * Returns OK; NOMEM. */
+ * Returns OK; INVAL for a NULL; NOMEM. Any thread. */
 FOLIO_API FOLIO_NODISCARD folio_status folio_device_list(
     const folio_log *log, folio_device_info *list, size_t cap, size_t *n);
 
@@ -134,95 +137,153 @@ FOLIO_API FOLIO_NODISCARD folio_status folio_device_list(
  * call fails: an unknown, ambiguous or out-of-range choice gives NO_DEVICE and
  * logs the table of devices. "host" makes no OpenCL call at all. `p` NULL means
  * the defaults.
- * [out] dev one reference. Returns OK, INVAL, NO_DEVICE, DEVICE, BUILD,
- * NOMEM. */
+ * [out] dev one reference; untouched on failure. Returns OK; INVAL, also for an
+ * environment variable in a wrong form (named); NO_DEVICE; DEVICE; BUILD;
+ * NOMEM. Any thread. */
 FOLIO_API FOLIO_NODISCARD folio_status
 folio_device_open(const folio_device_params *p, folio_device **dev);
 
 /* Wraps a caller's own context and one of its devices: both are retained and
- * released at the last close. `p->select` is ignored. Same statuses. */
+ * released at the last close. `p->select` is ignored; p NULL: the defaults.
+ * [out] dev one reference; untouched on failure. Returns as folio_device_open;
+ * INVAL also for a NULL or a device that is not of the context. Any thread. */
 FOLIO_API FOLIO_NODISCARD folio_status
 folio_device_wrap(cl_context context, cl_device_id device,
                   const folio_device_params *p, folio_device **dev);
 
-/* Adds a reference; returns dev. NULL gives NULL. */
+/* Adds a reference; returns dev. NULL gives NULL. Any thread. */
 FOLIO_API folio_device *folio_device_retain(folio_device *dev);
-/* Drops a reference and sets *dev to NULL. NULL and *NULL allowed. */
+/* Drops a reference and sets *dev to NULL. NULL and *NULL allowed. Any thread.
+ */
 FOLIO_API void folio_device_close(folio_device **dev);
 
-/* [in,out] info: `size` set by the caller. Never fails; dev NULL: all but size
- * is zero. */
+/* What the device is.
+ * [in,out] info: `size` set by the caller, so much of it is written. Never
+ * fails; dev NULL: all but size is zero. Any thread. */
 FOLIO_API void folio_device_get_info(const folio_device *dev,
                                      folio_device_info *info);
 
-/* Name of capability bit number `bit`, NULL past the last. Static. */
+/* Name of capability bit number `bit` ("cpu" for 0), as FOLIO_CAPS_MASK takes
+ * it; NULL past the last and for negative ones. Static, any thread. */
 FOLIO_API const char *folio_cap_name(int bit);
 
-/* Which variant of each op this device gets and why (read-only, for bug
- * reports): entry i of a list that ends with NOT_FOUND. Strings live as long
- * as the device. Builds nothing. A NULL is INVAL. */
+/* Which variant an op gets in one case, and why. */
 typedef struct folio_choice {
     const char *op;      /* "linear" */
     const char *what;    /* the case, for example "Q4_0, 1 token" */
     const char *variant; /* "linear_tile", or "none" */
     char reason[160];    /* why not the rows above it */
 } folio_choice;
+/* Which variant of each op this device would get for a few typical cases (for
+ * bug reports). Builds and runs nothing.
+ * i   [in] from 0 on; the list ends with NOT_FOUND (not logged)
+ * out [out] written on OK only; strings live as long as the device
+ * Returns OK; NOT_FOUND; INVAL for a NULL. Any thread. */
 FOLIO_API FOLIO_NODISCARD folio_status folio_device_choice(folio_device *dev,
                                                            size_t i,
                                                            folio_choice *out);
 
-/* A queue of one's own, or a caller's command queue (retained; the caller may
- * use it between folio's calls; must be in-order). Returns OK, INVAL, DEVICE,
- * NOMEM. */
+/* Opens an in-order queue of its own.
+ * dev [in] kept alive by the queue
+ * q   [out] the caller's, closed with folio_queue_close; untouched on failure
+ * Returns OK; INVAL for a NULL; NOMEM; DEVICE, also where the device is lost.
+ * Any thread; the queue then has one owner thread at a time. */
 FOLIO_API FOLIO_NODISCARD folio_status folio_queue_open(folio_device *dev,
                                                         folio_queue **q);
+/* Wraps a caller's command queue: retained here and released at close. The
+ * caller may go on to use it between folio's calls.
+ * dev   [in] an OpenCL device, as folio_device_wrap gives it; kept alive
+ * queue [in] in-order, of the same context and device
+ * q     [out] the caller's, closed with folio_queue_close; untouched on failure
+ * Returns OK; INVAL: a NULL, the host device, an out-of-order queue, or one of
+ * another context or device; NOMEM; DEVICE. Any thread, as above. */
 FOLIO_API FOLIO_NODISCARD folio_status folio_queue_wrap(folio_device *dev,
                                                         cl_command_queue queue,
                                                         folio_queue **q);
-/* Waits for nothing and drops the queue; NULL and *NULL allowed. */
+/* Drops the queue and sets *q to NULL; what was enqueued still runs, and memory
+ * that the driver may still touch is freed when it is done. Wait first
+ * (folio_queue_finish) where buffers wrapped around memory of the caller's are
+ * in use. NULL and *NULL allowed. Its owner thread. */
 FOLIO_API void folio_queue_close(folio_queue **q);
 
-/* Waits until everything enqueued is done. DEVICE when a command failed or the
- * deadline passed; the queue is then dead: every later call but close returns
- * DEVICE without touching the driver. */
+/* Waits until everything enqueued is done. Returns OK; INVAL for NULL; DEVICE
+ * when a command failed or the deadline (wait_ms) passed; the queue and its
+ * device are then dead: every later call but close returns DEVICE without
+ * touching the driver. Its owner thread. */
 FOLIO_API FOLIO_NODISCARD folio_status folio_queue_finish(folio_queue *q);
 
-/* Memory. `bytes` above the device's largest single buffer is TOO_LARGE with
- * both numbers. The new buffer is filled with zero bytes once, which proves
- * that it exists. Returns OK, INVAL (0 bytes), TOO_LARGE, NOMEM, DEVICE. */
+/* Takes memory of the device, filled with zero bytes, which proves that it
+ * exists.
+ * dev   [in] kept alive by the buffer
+ * bytes [in] 1 .. the device's max_alloc_bytes
+ * buf   [out] the caller's, closed with folio_buf_close; untouched on failure
+ * Returns OK; INVAL: 0 bytes or a NULL; TOO_LARGE with both numbers; NOMEM;
+ * DEVICE. Any thread. */
 FOLIO_API FOLIO_NODISCARD folio_status folio_buf_open(folio_device *dev,
                                                       size_t bytes,
                                                       folio_buf **buf);
-/* A caller's cl_mem, retained. */
+/* Wraps a caller's memory object: retained here and released at close; its
+ * content stays as it is.
+ * dev [in] an OpenCL device; kept alive by the buffer
+ * mem [in] a buffer (no image) of the device's context
+ * buf [out] the caller's, closed with folio_buf_close; untouched on failure
+ * Returns OK; INVAL: a NULL, the host device, no buffer, or one of another
+ * context; NOMEM; DEVICE. Any thread. */
 FOLIO_API FOLIO_NODISCARD folio_status folio_buf_wrap(folio_device *dev,
                                                       cl_mem mem,
                                                       folio_buf **buf);
-/* Host device only (else INVAL): borrows `bytes` at `ptr`, which must outlive
- * the buffer; not filled. The library never writes to it unless an op's output
- * is placed there. */
+/* Borrows memory of the caller's as a buffer of the host device; not filled.
+ * The library writes to it only where an output, a copy or a write is placed
+ * there.
+ * dev   [in] the host device; kept alive by the buffer
+ * ptr   [in] must outlive the buffer
+ * bytes [in] at least 1, at ptr
+ * buf   [out] the caller's, closed with folio_buf_close; untouched on failure
+ * Returns OK; INVAL: another device, 0 bytes or a NULL; NOMEM. Any thread. */
 FOLIO_API FOLIO_NODISCARD folio_status folio_buf_wrap_host(folio_device *dev,
                                                            void *ptr,
                                                            size_t bytes,
                                                            folio_buf **buf);
+/* Gives the memory back (a wrapped one to its owner: released or left alone)
+ * and sets *buf to NULL. OpenCL keeps what enqueued commands still use; on the
+ * host device nothing is pending between calls. NULL and *NULL allowed. Any
+ * thread. */
 FOLIO_API void folio_buf_close(folio_buf **buf);
-/* 0 for NULL. */
+/* Size in bytes, of a wrapped one that of what it wraps; 0 for NULL. Any
+ * thread. */
 FOLIO_API size_t folio_buf_bytes(const folio_buf *buf);
 
-/* Copies between host and device. Ranges are checked: RANGE, nothing copied.
- * write: `src` may be reused on return. read: waits for the data (and so for
- * everything before it). */
+/* The four below, in the order in which they are called, behind and before
+ * everything else on this queue. Views must be of the queue's device and lie
+ * whole inside their buffers; 0 bytes do nothing. All return OK; INVAL: a NULL,
+ * an absent buffer or one of another device; RANGE naming the bytes and the
+ * buffer's size; NOMEM; DEVICE. After INVAL and RANGE nothing was enqueued.
+ * The queue's owner thread. */
+
+/* Host to device; `src` may be reused on return. Does not wait for the copy.
+ * dst   [in] where to
+ * src   [in] [bytes]
+ * A failed call (NOMEM, DEVICE) may have written a part. */
 FOLIO_API FOLIO_NODISCARD folio_status folio_queue_write(folio_queue *q,
                                                          folio_view dst,
                                                          const void *src,
                                                          size_t bytes);
+/* Device to host; waits for the data, and so for everything before it.
+ * src [in] where from
+ * dst [out] [bytes]; a failed call (NOMEM, DEVICE) may have written a part */
 FOLIO_API FOLIO_NODISCARD folio_status folio_queue_read(folio_queue *q,
                                                         folio_view src,
                                                         void *dst,
                                                         size_t bytes);
+/* Device to device; only enqueues. Two places of one buffer must not overlap:
+ * INVAL with both offsets.
+ * src [in] where from
+ * dst [in] where to */
 FOLIO_API FOLIO_NODISCARD folio_status folio_queue_copy(folio_queue *q,
                                                         folio_view src,
                                                         folio_view dst,
                                                         size_t bytes);
+/* Sets each of `bytes` bytes from dst on to `byte`; only enqueues. */
 FOLIO_API FOLIO_NODISCARD folio_status folio_queue_fill(folio_queue *q,
                                                         folio_view dst,
                                                         uint8_t byte,

@@ -18,12 +18,19 @@ extern "C" {
 typedef struct folio_model_file folio_model_file;
 
 /* Opens a GGUF file (the first shard of a split one) without touching a device.
- * Returns OK; IO; FORMAT or UNSUPPORTED with the true cause in the log; NOMEM.
- */
+ * path [in] file name, opaque bytes
+ * log  [in] NULL allowed; copied
+ * out  [out] the caller's, closed with folio_model_file_close; untouched on
+ *            failure
+ * Returns OK; INVAL for a NULL; IO; FORMAT or UNSUPPORTED with the true cause
+ * in the log; NOMEM. Any thread. */
 FOLIO_API FOLIO_NODISCARD folio_status folio_model_file_open(
     const char *path, const folio_log *log, folio_model_file **out);
+/* Unmaps the file and sets *f to NULL: names and texts that it gave are gone.
+ * NULL and *NULL allowed. No other call may be using it. */
 FOLIO_API void folio_model_file_close(folio_model_file **f);
 
+/* Entries of metadata; 0 for NULL. */
 FOLIO_API size_t folio_model_file_n_meta(const folio_model_file *f);
 
 typedef struct folio_model_meta {
@@ -32,31 +39,42 @@ typedef struct folio_model_meta {
     uint64_t n;       /* elements */
 } folio_model_meta;
 
-/* Entry i < n_meta. RANGE otherwise. */
+/* Entry i of the metadata, in the file's order.
+ * out [out] strings live as long as the file
+ * Returns OK; RANGE (not logged): i is not below n_meta; INVAL for a NULL. */
 FOLIO_API FOLIO_NODISCARD folio_status folio_model_file_meta(
     const folio_model_file *f, size_t i, folio_model_meta *out);
 /* Element j of entry i as text: numbers in full, strings as their bytes.
- * Writes at most cap bytes and no terminator; *n is the full length. RANGE for
- * indices outside. */
+ * buf [out] [cap] as much as fits, without a terminator; may be NULL where cap
+ *           is 0
+ * n   [out] the full length in bytes, which may exceed cap
+ * Returns OK; RANGE (not logged): i or j outside; INVAL for a NULL. */
 FOLIO_API FOLIO_NODISCARD folio_status
 folio_model_file_meta_text(const folio_model_file *f, size_t i, uint64_t j,
                            char *buf, size_t cap, size_t *n);
 
+/* Tensors of all shards together; 0 for NULL. */
 FOLIO_API size_t folio_model_file_n_tensors(const folio_model_file *f);
 
 typedef struct folio_model_tensor {
     const char *name; /* owned by the file */
     const char *type; /* "Q4_1", ... */
     uint32_t n_dims;
-    uint64_t dims[4]; /* dims[0] is the row length */
-    uint64_t bytes;
+    uint64_t dims[4]; /* dims[0] is the row length; 1 beyond n_dims */
+    uint64_t bytes;   /* as stored */
 } folio_model_tensor;
 
+/* Tensor i, in the file's order.
+ * out [out] strings live as long as the file
+ * Returns OK; RANGE (not logged): i is not below n_tensors; INVAL for a NULL.
+ */
 FOLIO_API FOLIO_NODISCARD folio_status folio_model_file_tensor(
     const folio_model_file *f, size_t i, folio_model_tensor *out);
-/* Row `row` of the tensor called `name`, dequantised exactly into out
- * [dims[0]], which holds `cap` floats. NOT_FOUND, RANGE (row, or cap too
- * small), UNSUPPORTED for a type that is not numbers. */
+/* One row of the tensor called `name`, dequantised exactly.
+ * row [in] 0 .. dims[1] * dims[2] * dims[3] - 1
+ * out [out] [dims[0]] floats; cap [in] its room
+ * Returns OK; NOT_FOUND; RANGE (row, or cap too small) with both numbers;
+ * UNSUPPORTED for a type that is not numbers; INVAL for a NULL. */
 FOLIO_API FOLIO_NODISCARD folio_status
 folio_model_file_row(const folio_model_file *f, const char *name, uint64_t row,
                      float *out, size_t cap);
@@ -82,18 +100,26 @@ typedef struct folio_model_params {
     folio_log log; /* default: the device's */
 } folio_model_params;
 
+/* Fills *p with the defaults above.
+ * p [out] never NULL. Any thread. */
 FOLIO_API void folio_model_params_default(folio_model_params *p);
 
-/* Loads `path` onto the device (retained). On the host device the file stays
- * mapped and is read in place. `p` NULL means the defaults. Returns OK; the
- * statuses of
+/* Loads a file onto a device. On the host device the file stays mapped and is
+ * read in place.
+ * dev  [in] kept alive by the model
+ * path [in] file name, opaque bytes; the first shard of a split model
+ * p    [in] copied; NULL: the defaults
+ * out  [out] one reference, dropped with folio_model_close; untouched on
+ * failure Returns OK; INVAL for a NULL or a bad field (named); the statuses of
  * folio_model_file_open; UNSUPPORTED for an architecture, a tensor type or a
  * RoPE scaling this build does not know (named); FORMAT for missing or
  * wrong-shaped tensors (named, both shapes); TOO_LARGE, NOMEM, DEVICE;
- * CANCELED by the callback. */
+ * CANCELED by the callback. Any thread. */
 FOLIO_API FOLIO_NODISCARD folio_status
 folio_model_open(folio_device *dev, const char *path,
                  const folio_model_params *p, folio_model **out);
+/* Drops the caller's reference and sets *m to NULL; runners and engines keep
+ * their model. NULL and *NULL allowed. Any thread. */
 FOLIO_API void folio_model_close(folio_model **m);
 
 typedef struct folio_model_info {
@@ -113,6 +139,10 @@ typedef struct folio_model_info {
                               but an embedding that is not the head too */
 } folio_model_info;
 
+/* What the model is.
+ * info [in,out] `size` set by the caller, so much of it is written; NULL:
+ *               nothing happens
+ * Never fails; m NULL: all but size is zero. Any thread. */
 FOLIO_API void folio_model_get_info(const folio_model *m,
                                     folio_model_info *info);
 
@@ -204,15 +234,22 @@ typedef struct folio_runner_params {
                               WARN line a model says why */
 } folio_runner_params;
 
+/* Fills *p with the defaults above.
+ * p [out] never NULL. Any thread. */
 FOLIO_API void folio_runner_params_default(folio_runner_params *p);
 
-/* Chooses variants, allocates and fills the KV pool and scratch, prints the
- * plan as one INFO line. `p` NULL means the defaults. Returns OK; INVAL naming
- * the field; UNSUPPORTED;
- * TOO_LARGE with both numbers (max_ctx above the trained length; a pool that
- * does not fit); NOMEM; BUILD; DEVICE. */
+/* Chooses variants, allocates and fills the KV pool and scratch, logs the plan
+ * as one INFO line.
+ * m   [in] kept alive by the runner
+ * p   [in] copied; NULL: the defaults
+ * out [out] the caller's, closed with folio_runner_close; untouched on failure
+ * Returns OK; INVAL naming the field; UNSUPPORTED; TOO_LARGE with both numbers
+ * (max_ctx above the trained length; a pool that does not fit); NOMEM; BUILD;
+ * DEVICE. Any thread; the runner then has one owner thread at a time. */
 FOLIO_API FOLIO_NODISCARD folio_status folio_runner_open(
     folio_model *m, const folio_runner_params *p, folio_runner **out);
+/* Drops pool and scratch, waits for nothing, and sets *r to NULL: logits that
+ * were not read are gone. NULL and *NULL allowed. Its owner thread. */
 FOLIO_API void folio_runner_close(folio_runner **r);
 
 typedef struct folio_runner_info {
@@ -227,6 +264,10 @@ typedef struct folio_runner_info {
                       the field of folio_runner_params */
 } folio_runner_info;
 
+/* What was decided at open.
+ * info [in,out] `size` set by the caller, so much of it is written; NULL:
+ *               nothing happens. Strings live as long as the runner
+ * Never fails; r NULL: all but size is zero. Any thread. */
 FOLIO_API void folio_runner_get_info(const folio_runner *r,
                                      folio_runner_info *info);
 
@@ -259,16 +300,24 @@ typedef struct folio_batch {
 FOLIO_API FOLIO_NODISCARD folio_status folio_runner_forward(
     folio_runner *r, const folio_batch *batch, int32_t trace_tok);
 
-/* Waits and copies the logits of the last forward: out [R, n_vocab]. INVAL
- * without a forward. */
+/* Waits and copies the logits of the last forward, which stay for other reads.
+ * out [out] [R, n_vocab] f32, R the n_rows of that forward; a failed call may
+ *           have written a part
+ * Returns OK; INVAL without a forward or for a NULL; NOMEM; DEVICE. */
 FOLIO_API FOLIO_NODISCARD folio_status folio_runner_read(folio_runner *r,
                                                          float *out);
-/* Waits and gives the k largest logits of each row: ids, values [R, k], n_nan
- * [R] = how many NaNs the row has; k in 1..64. Ties: lower id first. */
+/* Waits and gives the k largest logits of each row of the last forward,
+ * falling, the lower id first among equals. k           [in] 1 .. 64 ids,
+ * values [out] [R, k] n_nan       [out] [R] how many NaNs the row has Returns
+ * OK; INVAL without a forward or for a NULL; RANGE for another k; NOMEM; DEVICE
+ * (after these two a part may have been written). */
 FOLIO_API FOLIO_NODISCARD folio_status folio_runner_read_top(
     folio_runner *r, int32_t k, int32_t *ids, float *values, int32_t *n_nan);
-/* Waits and copies the traced residual: out [L + 2, dim]: the embedding, each
- * block's output, the output norm. INVAL without a traced forward. */
+/* Waits and copies the traced residual of the last forward.
+ * out [out] [L + 2, dim] f32: the embedding, each block's output, the output
+ *           norm
+ * Returns OK; INVAL where the last forward was not traced or for a NULL; NOMEM;
+ * DEVICE. */
 FOLIO_API FOLIO_NODISCARD folio_status folio_runner_read_trace(folio_runner *r,
                                                                float *out);
 
@@ -301,8 +350,10 @@ FOLIO_API FOLIO_NODISCARD folio_status folio_runner_read_ahead(folio_runner *r,
                                                                float *values,
                                                                int32_t *n_nan);
 
-/* Which variant each op of the lowered sequence got, for reports; NOT_FOUND
- * past the last. Strings live as long as the runner. */
+/* Which variant each op of the lowered sequence got, for reports.
+ * i   [in] from 0 on; the list ends with NOT_FOUND (not logged)
+ * out [out] strings live as long as the runner
+ * Returns OK; NOT_FOUND; INVAL for a NULL. Any thread. */
 FOLIO_API FOLIO_NODISCARD folio_status
 folio_runner_choice(const folio_runner *r, size_t i, folio_choice *out);
 
@@ -310,6 +361,8 @@ folio_runner_choice(const folio_runner *r, size_t i, folio_choice *out);
 typedef struct folio_runner_counters {
     uint64_t launches, writes, reads, waits, tokens, forwards;
 } folio_runner_counters;
+/* out [out] all zero for r NULL; NULL: nothing happens. Never fails. The owner
+ * thread. */
 FOLIO_API void folio_runner_get_counters(const folio_runner *r,
                                          folio_runner_counters *out);
 

@@ -106,9 +106,11 @@ FOLIO_API folio_status folio_tokenizer_piece(const folio_tokenizer *tok,
  * nothing and must never be drawn. 0 for NULL. Any thread. */
 FOLIO_API int32_t folio_tokenizer_n_vocab(const folio_tokenizer *tok);
 
-/* The ids that begin and end a text, or -1 where the model names none or
- * tok is NULL. Any thread. */
+/* The id that begins a text, or -1 where the model names none or tok is NULL.
+ * Any thread. */
 FOLIO_API int32_t folio_tokenizer_bos(const folio_tokenizer *tok);
+/* The id that ends a text, or -1 where the model names none or tok is NULL. Any
+ * thread. */
 FOLIO_API int32_t folio_tokenizer_eos(const folio_tokenizer *tok);
 
 /* Whether prompts of this model start with BOS. False for NULL. Any thread. */

@@ -43,7 +43,7 @@ void folio_model_file_close(folio_model_file **f)
 
 size_t folio_model_file_n_meta(const folio_model_file *f)
 {
-    return folio_gguf_n_kv(f->gguf);
+    return f ? folio_gguf_n_kv(f->gguf) : 0;
 }
 
 static const char *const type_names[] = {
@@ -117,7 +117,7 @@ folio_status folio_model_file_meta_text(const folio_model_file *f, size_t i,
 
 size_t folio_model_file_n_tensors(const folio_model_file *f)
 {
-    return folio_gguf_n_tensors(f->gguf);
+    return f ? folio_gguf_n_tensors(f->gguf) : 0;
 }
 
 folio_status folio_model_file_tensor(const folio_model_file *f, size_t i,

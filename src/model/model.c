@@ -233,10 +233,10 @@ static void count_work(const folio_model_desc *d, folio_model_info *i)
     }
 }
 
-void folio_model_get_info(const folio_model *m, folio_model_info *info)
+static void fill_info(const folio_model *m, folio_model_info *out)
 {
     const folio_model_desc *d = &m->desc;
-    folio_model_info i = {.size = sizeof i};
+    folio_model_info i = {0};
     memcpy(i.arch, d->arch, sizeof i.arch);
     memcpy(i.name, d->name, sizeof i.name);
     i.n_vocab = d->n_vocab;
@@ -252,5 +252,16 @@ void folio_model_get_info(const folio_model *m, folio_model_info *info)
     i.n_params = m->n_params;
     i.weight_bytes = folio_weights_bytes(m->weights);
     count_work(d, &i);
-    memcpy(info, &i, FOLIO_MIN(info->size, sizeof i));
+    *out = i;
+}
+
+void folio_model_get_info(const folio_model *m, folio_model_info *info)
+{
+    folio_model_info i = {0};
+    if (!info)
+        return;
+    if (m)
+        fill_info(m, &i);
+    i.size = FOLIO_MIN(info->size, sizeof i);
+    memcpy(info, &i, i.size);
 }

@@ -542,19 +542,23 @@ static const char *arithmetic_of(const folio_runner *r)
 
 void folio_runner_get_info(const folio_runner *r, folio_runner_info *info)
 {
-    folio_runner_info i = {
-        .size = sizeof i,
-        .max_ctx = r->prm.max_ctx,
-        .block_size = r->prm.block_size,
-        .n_blocks = r->prm.n_blocks,
-        .step_tok = r->low.step_tok,
-        .deterministic = r->prm.deterministic,
-        .kv_bytes = r->kv.bytes,
-        .scratch_bytes = r->scratch_bytes,
-        .arithmetic = arithmetic_of(r),
-        .fused = fused_form(r),
-    };
-    memcpy(info, &i, FOLIO_MIN(info->size, sizeof i));
+    folio_runner_info i = {0};
+    if (!info)
+        return;
+    if (r)
+        i = (folio_runner_info){
+            .max_ctx = r->prm.max_ctx,
+            .block_size = r->prm.block_size,
+            .n_blocks = r->prm.n_blocks,
+            .step_tok = r->low.step_tok,
+            .deterministic = r->prm.deterministic,
+            .kv_bytes = r->kv.bytes,
+            .scratch_bytes = r->scratch_bytes,
+            .arithmetic = arithmetic_of(r),
+            .fused = fused_form(r),
+        };
+    i.size = FOLIO_MIN(info->size, sizeof i);
+    memcpy(info, &i, i.size);
 }
 
 folio_status folio_runner_choice(const folio_runner *r, size_t i,
@@ -571,6 +575,11 @@ folio_status folio_runner_choice(const folio_runner *r, size_t i,
 void folio_runner_get_counters(const folio_runner *r,
                                folio_runner_counters *out)
 {
+    if (!out)
+        return;
+    memset(out, 0, sizeof *out);
+    if (!r)
+        return;
     folio_queue_counters c = folio_queue_get_counters(r->queue);
     *out = (folio_runner_counters){
         .launches = c.launches,

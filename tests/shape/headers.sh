@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Every public header compiles alone, as strict C11 and as C++, twice in a row,
-# and without any OpenCL header.
+# and without any OpenCL header; every function in it has a comment of its own.
 set -euo pipefail
 root=$(cd -- "$(dirname -- "$0")/../.." && pwd -P)
 tmp=$(mktemp -d)
@@ -43,6 +43,10 @@ for header in "$root"/include/folio/*.h; do
         echo "failed: g++ is not installed"
         failed=$((failed + 1))
     fi
+    lacking=$(awk '/^FOLIO_(API|NODISCARD)/ && before !~ /\*\/$/ { print FNR }
+        { before = $0 }' "$header")
+    try "$name, lines of functions without a comment: ${lacking//$'\n'/ }" \
+        test -z "$lacking"
     if ${compilers[0]} -M -I"$root/include" "$tmp/alone.c" |
         grep -qE '/CL/|clblast'; then
         echo "failed: $name draws in OpenCL headers"

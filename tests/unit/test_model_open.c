@@ -399,6 +399,31 @@ Test(model_open, no_scratch_beyond_the_pool, .init = set_up, .fini = tear_down)
     folio_model_close(&model);
 }
 
+/* Figures of nothing are zero; no more is written than the caller knows of. */
+Test(model_open, figures_of_nothing)
+{
+    folio_model_info m = {.size = offsetof(folio_model_info, n_params),
+                          .dim = 7,
+                          .weight_bytes = 7};
+    folio_runner_info r = {.size = sizeof r, .n_blocks = 7};
+    folio_runner_counters c = {.launches = 7};
+    folio_model_get_info(NULL, NULL);
+    folio_model_get_info(NULL, &m);
+    cr_expect_eq(m.size, offsetof(folio_model_info, n_params));
+    cr_expect_eq(m.dim, 0);
+    cr_expect_eq(m.weight_bytes, 7);
+    folio_runner_get_info(NULL, NULL);
+    folio_runner_get_info(NULL, &r);
+    cr_expect_eq(r.size, sizeof r);
+    cr_expect_eq(r.n_blocks, 0);
+    cr_expect_null(r.arithmetic);
+    folio_runner_get_counters(NULL, NULL);
+    folio_runner_get_counters(NULL, &c);
+    cr_expect_eq(c.launches, 0);
+    cr_expect_eq(folio_model_file_n_meta(NULL), 0);
+    cr_expect_eq(folio_model_file_n_tensors(NULL), 0);
+}
+
 /* Buffers that cannot hold even one of a thing: both sides are told. */
 Test(model_open, limits_of_the_device, .init = set_up, .fini = tear_down)
 {
