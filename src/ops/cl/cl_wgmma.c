@@ -11,13 +11,15 @@
 
 /* How x reaches a product. FLOATS: a group turns what it needs into halves
  * itself, which costs no launch but is done once per row tile: for more rows
- * than X_F32_ROWS packing x first is quicker, from WIDE tokens on already where
- * a group has more than X_F32_STEPS steps of 64 columns to do. PACKED: a launch
+ * than X_F32_ROWS packing x first is quicker, from WIDE tokens on (weights that
+ * are halves already) or WIDE_TURNED (those that are turned) already where a
+ * group has more than X_F32_STEPS steps of 64 columns to do. PACKED: a launch
  * before it packs x, behind the norm if there is one. HELD: a group norms all
  * tokens by itself and keeps them: no launch, for few tokens. */
 #define X_F32_ROWS  4096
 #define X_F32_STEPS 8
 #define WIDE        64
+#define WIDE_TURNED 128
 /* The widest tile that is worth cutting. */
 #define MOST_CUT 64
 typedef enum x_way { X_FLOATS, X_PACKED, X_HELD } x_way;
@@ -207,8 +209,9 @@ static x_way way_of(const folio_op *op, const job *j, int32_t bn, int i)
     if (emulated)
         return i == 0 ? X_FLOATS : X_PACKED;
     const int64_t steps = row_tiles(j) * (j->cols / 64);
+    const int32_t wide = w->type == FOLIO_TYPE_F16 ? WIDE : WIDE_TURNED;
     if (bn > 128 || w->rows > X_F32_ROWS ||
-        (bn >= WIDE && steps > X_F32_STEPS * (int64_t)op->geo[GEO_GROUPS]))
+        (bn >= wide && steps > X_F32_STEPS * (int64_t)op->geo[GEO_GROUPS]))
         return X_PACKED;
     return X_FLOATS;
 }
