@@ -238,20 +238,32 @@ static void describe_file(bench_report *r, const folio_model_file *f)
 static folio_status look_at_file(bench_app *a, const char *path)
 {
     folio_model_file *f = NULL;
-    folio_model_tensor t, u;
-    uint64_t most = 0;
+    folio_model_tensor t;
+    /* A sum for each type met; a file of any size is looked through once. */
+    struct {
+        char type[sizeof a->rep.type];
+        uint64_t bytes;
+    } sums[64];
+    size_t n = 0, most = 0;
     const folio_status st = folio_model_file_open(path, &a->log, &f);
     if (st != FOLIO_OK)
         return st;
     describe_file(&a->rep, f);
     for (size_t i = 0; folio_model_file_tensor(f, i, &t) == FOLIO_OK; i++) {
-        uint64_t bytes = 0;
-        for (size_t k = 0; folio_model_file_tensor(f, k, &u) == FOLIO_OK; k++)
-            bytes += strcmp(u.type, t.type) == 0 ? u.bytes : 0;
-        if (bytes > most)
-            snprintf(a->rep.type, sizeof a->rep.type, "%s", t.type);
-        most = bytes > most ? bytes : most;
+        size_t k = 0;
+        while (k < n && strcmp(sums[k].type, t.type) != 0)
+            k++;
+        if (k == sizeof sums / sizeof *sums)
+            continue;
+        if (k == n) {
+            snprintf(sums[n].type, sizeof sums[n].type, "%s", t.type);
+            sums[n++].bytes = 0;
+        }
+        sums[k].bytes += t.bytes;
+        most = sums[k].bytes > sums[most].bytes ? k : most;
     }
+    if (n > 0)
+        snprintf(a->rep.type, sizeof a->rep.type, "%s", sums[most].type);
     folio_model_file_close(&f);
     return FOLIO_OK;
 }
@@ -325,6 +337,10 @@ static folio_status run(bench_app *a)
         st = bench_check(a);
     if (st == FOLIO_OK && a->o.write)
         st = write_shape(a, &shape);
+    /* Names of one file that differ: only now can that be seen. */
+    if (st == FOLIO_OK && a->o.write && tool_same_file(a->o.out, a->o.write))
+        st = bench_fail(a, FOLIO_E_INVAL, "--out %s would overwrite the model",
+                        a->o.out);
     if (st == FOLIO_OK && a->o.write && r->n_rows > 0)
         st = look_at_file(a, a->o.write);
     if (st == FOLIO_OK && r->n_rows > 0)

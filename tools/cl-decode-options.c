@@ -385,6 +385,8 @@ static const char *requests_contradiction(const options *o)
                         o->have_run_ahead || o->audit || o->trace_file;
     if (tool_same_file(o->trace_file, o->requests))
         return "--trace-file would overwrite the requests";
+    if (tool_same_file(o->trace_file, o->model))
+        return "--trace-file would overwrite the model";
     if (!o->requests)
         return engine
                    ? "--n-blocks, --max-seqs, --budget, --pace, --watermark, "

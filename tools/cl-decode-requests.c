@@ -403,6 +403,10 @@ static folio_status serve(run *r)
 static folio_status try_trace_file(app *a)
 {
     const char *path = a->o.trace_file, *why;
+    /* Also the model that is taken where none is named. */
+    if (tool_same_file(path, a->model_path))
+        return fail_with(a, FOLIO_E_INVAL,
+                         "--trace-file %s would overwrite the model", path);
     if (!path || tool_try_output(path, &why))
         return FOLIO_OK;
     return fail_with(a, FOLIO_E_IO, "--trace-file %s: %s", path, why);

@@ -110,7 +110,9 @@ FOLIO_API void folio_model_params_default(folio_model_params *p);
  * path [in] file name, opaque bytes; the first shard of a split model
  * p    [in] copied; NULL: the defaults
  * out  [out] one reference, dropped with folio_model_close; untouched on
- * failure Returns OK; INVAL for a NULL or a bad field (named); the statuses of
+ *            failure
+ *
+ * Returns OK; INVAL for a NULL or a bad field (named); the statuses of
  * folio_model_file_open; UNSUPPORTED for an architecture, a tensor type or a
  * RoPE scaling this build does not know (named); FORMAT for missing or
  * wrong-shaped tensors (named, both shapes); TOO_LARGE, NOMEM, DEVICE;
@@ -307,10 +309,14 @@ FOLIO_API FOLIO_NODISCARD folio_status folio_runner_forward(
 FOLIO_API FOLIO_NODISCARD folio_status folio_runner_read(folio_runner *r,
                                                          float *out);
 /* Waits and gives the k largest logits of each row of the last forward,
- * falling, the lower id first among equals. k           [in] 1 .. 64 ids,
- * values [out] [R, k] n_nan       [out] [R] how many NaNs the row has Returns
- * OK; INVAL without a forward or for a NULL; RANGE for another k; NOMEM; DEVICE
- * (after these two a part may have been written). */
+ * falling, the lower id first among equals.
+ * k      [in]  1 .. 64
+ * ids    [out] [R, k]
+ * values [out] [R, k]
+ * n_nan  [out] [R] how many NaNs the row has
+ *
+ * Returns OK; INVAL without a forward or for a NULL; RANGE for another k;
+ * NOMEM; DEVICE (after these two a part may have been written). */
 FOLIO_API FOLIO_NODISCARD folio_status folio_runner_read_top(
     folio_runner *r, int32_t k, int32_t *ids, float *values, int32_t *n_nan);
 /* Waits and copies the traced residual of the last forward.

@@ -97,6 +97,21 @@ printf '<html>' >"$T/page.gguf"
 broken "no model" FORMAT 19 "web page" -m "$T/page.gguf" \
     --device nothing-like-it
 quick "no model" 1000
+# A file of many small tensors is looked through once.
+python3 - "$T/many.gguf" <<'END'
+import struct, sys
+n = 60000
+with open(sys.argv[1], "wb") as f:
+    f.write(b"GGUF" + struct.pack("<IQQ", 3, n, 0))
+    for i in range(n):
+        name = b"t%d" % i
+        f.write(struct.pack("<Q", len(name)) + name +
+                struct.pack("<IQIQ", 1, 8, 0, i * 32))
+    f.write(bytes(-f.tell() % 32 + n * 32))
+END
+bench -m "$T/many.gguf" --device host -n 1
+[ "$RC" -ge 10 ] || fail "many tensors" "exit status $RC"
+quick "many tensors" 5000
 # So is a plan that cannot be, before gigabytes of weights are made or written.
 broken "too many sequences" TOO_LARGE 22 "16777216 sequences" \
     --shape llama-3.1-8b --device host -b 16777216 --write "$T/8b.gguf"
@@ -229,6 +244,10 @@ bench "${few[@]}" --out "$T/to-fresh"
 exits "a link to nothing yet" 0
 is "a link to nothing yet" "$(stat -c %F "$T/to-fresh")" "symbolic link"
 has "a link to nothing yet" "$T/far/fresh" "decode b1 d0"
+# Two names of a file that is only made by the run.
+bench "${few[@]}" --write "$T/new.gguf" --out "$T/./new.gguf"
+exits "a report over its new model" 11
+is "a report over its new model" "$(head -c 4 -- "$T/new.gguf")" GGUF
 ln -s far/none.gguf "$T/to-none.gguf"
 broken "a model through a link to nothing" IO 18 "not there" \
     --shape tiny --write "$T/to-none.gguf" -p '' -n 0

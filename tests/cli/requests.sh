@@ -29,6 +29,12 @@ printf '{}\n' >"$T/kept"
 run -m "$MODEL" --device host --requests "$T/kept" --trace-file "$T/kept"
 exits "a trace over the requests" 2
 [ "$(cat "$T/kept")" = '{}' ] || fail "a trace over the requests" "gone"
+cp "$MODEL" "$T/precious.gguf"
+run -m "$T/precious.gguf" --device host --requests "$T/kept" \
+    --trace-file "$T/./precious.gguf"
+exits "a trace over the model" 2
+cmp -s "$MODEL" "$T/precious.gguf" || fail "a trace over the model" "gone"
+rm "$T/precious.gguf"
 
 # lines NAME EXPRESSION: Python over o, the objects on stdout, and by, those of
 # them that answer by (id, completion).
