@@ -11,8 +11,6 @@
 
 #define DEFAULT_CTX    4096
 #define DEFAULT_BUDGET 512
-/* Blocks up to this length waste little, however short the texts are. */
-#define FREE_BLOCK 256
 /* Where a token soon costs the same alone and in company, more tokens a step
  * are no faster and make others wait. */
 #define HOST_BUDGET  64
@@ -62,7 +60,7 @@ static folio_status resolve_ctx(folio_engine *e, int64_t n, const char *why)
     }
     if (n > 0 && ctx - 1 > slots)
         return too_small(e, n, ctx, why);
-    if (e->p.block_size > FREE_BLOCK && e->p.block_size / 2 > ctx)
+    if (folio_block_too_long(e->p.block_size, ctx))
         return folio_fail(&e->log, FOLIO_E_INVAL,
                           "engine: blocks of %d tokens (block_size) are more "
                           "than twice as long as the longest text, %lld "

@@ -9,8 +9,6 @@
 /* Contexts of 100,000 and more are common in files and rare in use: nobody
  * should fill that much KV without asking. */
 #define DEFAULT_CTX 4096
-/* Blocks up to this length waste little, however short the sequences are. */
-#define FREE_BLOCK 256
 
 void folio_runner_params_default(folio_runner_params *p)
 {
@@ -119,7 +117,7 @@ static folio_status resolve(folio_runner *r, bool any_pool)
                           "a pool of %lld blocks of %d tokens cannot hold one "
                           "sequence of %d tokens",
                           (long long)n, p->block_size, p->max_ctx);
-    if (p->block_size > FREE_BLOCK && p->block_size / 2 > p->max_ctx)
+    if (folio_block_too_long(p->block_size, p->max_ctx))
         return folio_fail(log, FOLIO_E_INVAL,
                           "blocks of %d tokens (block_size) are more than "
                           "twice as long as the longest sequence, %d (max_ctx)",

@@ -13,6 +13,13 @@
 /* Ids, values and the count of NaNs. */
 #define FOLIO_TOP_ROW_INTS (2 * (size_t)FOLIO_TOP_LARGE + 1)
 
+/* Whether blocks waste more than they hold: up to 256 tokens that is little,
+ * however short the sequences are. */
+static inline bool folio_block_too_long(int32_t block_size, int64_t max_ctx)
+{
+    return block_size > 256 && block_size / 2 > max_ctx;
+}
+
 /* ---- drawing (drawer.c) ----------------------------------------------------
  */
 
