@@ -20,6 +20,9 @@
 #define X_F32_STEPS 8
 #define WIDE        64
 #define WIDE_TURNED 128
+/* The widest tile whose x a group can turn itself: its pieces are in registers
+ * all at once. */
+#define MOST_FLOATS 128
 /* The widest tile that is worth cutting. */
 #define MOST_CUT 64
 typedef enum x_way { X_FLOATS, X_PACKED, X_HELD } x_way;
@@ -204,13 +207,13 @@ static x_way way_of(const folio_op *op, const job *j, int32_t bn, int i)
                    ? X_HELD
                    : X_PACKED;
     }
-    if (bn <= 128 && op->geo[GEO_F32] != 0)
+    if (bn <= MOST_FLOATS && op->geo[GEO_F32] != 0)
         return op->geo[GEO_F32] == 1 ? X_FLOATS : X_PACKED;
     if (emulated)
         return i == 0 ? X_FLOATS : X_PACKED;
     const int64_t steps = row_tiles(j) * (j->cols / 64);
     const int32_t wide = w->type == FOLIO_TYPE_F16 ? WIDE : WIDE_TURNED;
-    if (bn > 128 || w->rows > X_F32_ROWS ||
+    if (bn > MOST_FLOATS || w->rows > X_F32_ROWS ||
         (bn >= wide && steps > X_F32_STEPS * (int64_t)op->geo[GEO_GROUPS]))
         return X_PACKED;
     return X_FLOATS;
@@ -228,8 +231,7 @@ static token_step get_step(const folio_op *op, const job *j, int i)
     bool small = s.bn <= (w->type != FOLIO_TYPE_F16 ? 32 : 128);
     if (s.way == X_HELD)
         small = !emulated && 4 * 2 * rows_bytes(w) <= ring;
-    /* Pieces that an item turns are in registers all at once. */
-    if (s.way == X_FLOATS && s.bn == 128)
+    if (s.way == X_FLOATS && s.bn == MOST_FLOATS)
         small = false;
     s.ks = op->geo[GEO_KS] ? op->geo[GEO_KS] : small ? 128 : 64;
     if (w->cols % s.ks != 0 || !has_room(op, stage_bytes(w, &s) + more))
