@@ -213,11 +213,10 @@ static int32_t read_number(const folio_model_file *f, const char *arch,
     return tool_parse_int(text, 0, INT32_MAX, &v) ? (int32_t)v : 0;
 }
 
-/* As describe_shape, from what a file says of itself. */
+/* As describe_shape, from what a file says of itself, but for its bytes. */
 static void describe_file(bench_report *r, const folio_model_file *f)
 {
     folio_model_info *m = &r->model;
-    folio_model_tensor t;
     char arch[64];
     read_text(f, "general.architecture", arch, sizeof arch);
     const int32_t dim = read_number(f, arch, "embedding_length");
@@ -228,9 +227,6 @@ static void describe_file(bench_report *r, const folio_model_file *f)
     if (m->head_dim == 0 && heads > 0)
         m->head_dim = dim / heads;
     m->ctx_train = read_number(f, arch, "context_length");
-    m->weight_bytes = 0;
-    for (size_t i = 0; folio_model_file_tensor(f, i, &t) == FOLIO_OK; i++)
-        m->weight_bytes += t.bytes;
 }
 
 /* What can be known of a file before a device is there: whether it is a model,
@@ -249,8 +245,10 @@ static folio_status look_at_file(bench_app *a, const char *path)
     if (st != FOLIO_OK)
         return st;
     describe_file(&a->rep, f);
+    a->rep.model.weight_bytes = 0;
     for (size_t i = 0; folio_model_file_tensor(f, i, &t) == FOLIO_OK; i++) {
         size_t k = 0;
+        a->rep.model.weight_bytes += t.bytes;
         while (k < n && strcmp(sums[k].type, t.type) != 0)
             k++;
         if (k == sizeof sums / sizeof *sums)
