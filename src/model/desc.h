@@ -101,5 +101,7 @@ folio_status folio_describe_llama(folio_tensor_source *src, const char *arch,
                                   folio_model_desc *d) FOLIO_NODISCARD;
 folio_status folio_describe_qwen3(folio_tensor_source *src, const char *arch,
                                   folio_model_desc *d) FOLIO_NODISCARD;
+folio_status folio_describe_gemma3(folio_tensor_source *src, const char *arch,
+                                   folio_model_desc *d) FOLIO_NODISCARD;
 
 #endif

@@ -9,6 +9,7 @@
 static const folio_family families[] = {
     {"llama", folio_describe_llama},
     {"qwen3", folio_describe_qwen3},
+    {"gemma3", folio_describe_gemma3},
 };
 
 const folio_family *folio_family_find(const char *arch, size_t arch_len)
