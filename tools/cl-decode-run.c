@@ -18,9 +18,28 @@ double now_s(void)
     return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
 }
 
+/* Whether it is only ids that go in. */
+static bool needs_text(const options *o)
+{
+    return !o->ids || o->tokenize || o->detokenize || o->requests ||
+           o->perplexity;
+}
+
 folio_status open_tokenizer(app *a)
 {
-    return folio_tokenizer_open_file(a->model_path, &a->log, &a->tok);
+    if (needs_text(&a->o))
+        return folio_tokenizer_open_file(a->model_path, &a->log, &a->tok);
+    tool_log said = {.quiet = true};
+    folio_log log = tool_log_to(&said, FOLIO_LOG_WARN);
+    folio_status st = folio_tokenizer_open_file(a->model_path, &log, &a->tok);
+    if (st == FOLIO_E_UNSUPPORTED) {
+        fprintf(stderr,
+                "%s: warning: %s; without it there are ids only, and none "
+                "that ends the text\n",
+                tool_name, said.error);
+        return FOLIO_OK;
+    }
+    return st == FOLIO_OK ? st : fail_with(a, st, "%s", said.error);
 }
 
 /* A bar on a terminal, a line at the end elsewhere. */

@@ -144,10 +144,18 @@ static folio_status stream(app *a, folio_detokenizer *d, int32_t id)
     return FOLIO_OK;
 }
 
-/* Ids that exist in both the tokenizer and the model's head. */
+static folio_status print_id(app *a, int32_t id)
+{
+    if (printf("%d ", id) < 0 || fflush(stdout))
+        return fail_with(a, FOLIO_E_IO, "stdout could not be written");
+    return FOLIO_OK;
+}
+
+/* Ids that exist in both the tokenizer, if there is one, and the model's head.
+ */
 static int32_t n_drawable(const app *a)
 {
-    int32_t n = folio_tokenizer_n_vocab(a->tok);
+    int32_t n = a->tok ? folio_tokenizer_n_vocab(a->tok) : a->info.n_vocab;
     return n < a->info.n_vocab ? n : a->info.n_vocab;
 }
 
@@ -186,13 +194,14 @@ static folio_status generate_loop(app *a, folio_sampler *s,
             return FOLIO_E_NOMEM;
         ans->ids = more;
         ans->ids[ans->n++] = id;
-        if (!a->o.ignore_eos && folio_tokenizer_is_eog(a->tok, id)) {
+        if (a->tok && !a->o.ignore_eos && folio_tokenizer_is_eog(a->tok, id)) {
             ans->finish = "stop";
             break;
         }
-        st = add_text(a, ans, id);
+        if (a->tok)
+            st = add_text(a, ans, id);
         if (st == FOLIO_OK && !a->o.json)
-            st = stream(a, d, id);
+            st = a->tok ? stream(a, d, id) : print_id(a, id);
         if (st == FOLIO_OK && (long long)ans->n < budget) {
             /* The last id needs no forward; nor is there room for more. */
             if (folio_kv_seq_n_tok(a->seq) + 1 > a->rinfo.max_ctx) {
@@ -212,7 +221,7 @@ static folio_status generate(app *a, answer *ans)
     float *row = malloc((size_t)a->info.n_vocab * sizeof *row);
     folio_status st =
         row ? folio_sampler_open(n_drawable(a), &a->log, &s) : FOLIO_E_NOMEM;
-    if (st == FOLIO_OK)
+    if (st == FOLIO_OK && a->tok)
         st = folio_detokenizer_open(a->tok, a->prompt, a->n_prompt,
                                     FOLIO_DECODE_SPECIAL, &d);
     ans->finish = "length";
@@ -233,10 +242,11 @@ static folio_status generate(app *a, answer *ans)
         ans->finish = "canceled";
         st = FOLIO_OK;
     }
-    if (d && !a->o.json) {
-        const char *text;
-        size_t n;
-        folio_detokenizer_flush(d, &text, &n);
+    if (!a->o.json) {
+        const char *text = "";
+        size_t n = 0;
+        if (d)
+            folio_detokenizer_flush(d, &text, &n);
         if (st == FOLIO_OK && (fwrite(text, 1, n, stdout) != n ||
                                putchar('\n') == EOF || fflush(stdout)))
             st = fail_with(a, FOLIO_E_IO, "stdout could not be written");
@@ -270,8 +280,12 @@ static folio_status mode_generate(app *a)
             "{s:s,s:o,s:o,s:o,s:o,s:o,s:s,s:i,s:i,s:i,s:o,s:o,s:o,s:s}",
             "device", a->dinfo.name, "model", model_json(a), "prompt_ids",
             ids_json(a->prompt, a->n_prompt), "ids", ids_json(ans.ids, ans.n),
-            "text", tool_json_text(ans.text ? ans.text : "", ans.n_text),
-            "text_hex", tool_json_hex(ans.text ? ans.text : "", ans.n_text),
+            "text",
+            a->tok ? tool_json_text(ans.text ? ans.text : "", ans.n_text)
+                   : json_null(),
+            "text_hex",
+            a->tok ? tool_json_hex(ans.text ? ans.text : "", ans.n_text)
+                   : json_null(),
             "finish", ans.finish, "n_prompt", (int)a->n_prompt, "n_fed",
             (int)ans.n_fed, "n_new", (int)ans.n, "load_s",
             tool_json_num(a->load_s), "prefill_s", tool_json_num(ans.prefill_s),

