@@ -1,6 +1,7 @@
 /* text/vocab.c: pieces as bytes, and a hash table from bytes to id. */
 #include "text/vocab.h"
 
+#include <limits.h>
 #include <string.h>
 
 /* GPT-2 spells each byte as one printable character: printable Latin-1 as
@@ -77,7 +78,27 @@ int32_t folio_vocab_find(const folio_vocab *v, const char *s, size_t n)
     return v->slots[find_slot(v, s, n)];
 }
 
-static folio_status fill_slots(folio_vocab *v, const folio_log *log)
+/* Whether a piece that was decoded to n bytes stands for itself: it has a
+ * character outside the alphabet, so no text is ever spelled like it. */
+static bool is_outside_alphabet(folio_gguf_str p, size_t n)
+{
+    if (n != p.len) /* decoding shortens what is not ASCII */
+        return false;
+    for (size_t i = 0; i < n; i++)
+        if (p.data[i] < 0x21 || p.data[i] > 0x7e)
+            return true;
+    return false;
+}
+
+/* Of pieces with the same bytes the lowest rank is found: one that merging
+ * can make, one outside the alphabet, a special one. */
+static int rank_of(const folio_vocab *v, const bool *outside, int32_t id)
+{
+    return folio_vocab_is_control(v, id) ? 2 : outside[id];
+}
+
+static folio_status fill_slots(folio_vocab *v, const bool *outside,
+                               const folio_log *log)
 {
     uint32_t n_slots = 16;
     while (n_slots < 2 * (uint32_t)v->n)
@@ -94,13 +115,11 @@ static folio_status fill_slots(folio_vocab *v, const folio_log *log)
         const char *p = folio_vocab_piece(v, id, &n);
         uint32_t at = find_slot(v, p, n);
         int32_t old = v->slots[at];
-        /* A special token may repeat the text of a plain one. */
-        if (old < 0 ||
-            (folio_vocab_is_control(v, old) && !folio_vocab_is_control(v, id)))
+        int rank = rank_of(v, outside, id);
+        int old_rank = old < 0 ? INT_MAX : rank_of(v, outside, old);
+        if (rank < old_rank)
             v->slots[at] = id;
-        if (old >= 0 &&
-            folio_vocab_is_control(v, old) == folio_vocab_is_control(v, id) &&
-            n_twice++ == 0)
+        if (rank == old_rank && n_twice++ == 0)
             first_twice = id;
     }
     if (n_twice)
@@ -114,6 +133,8 @@ static folio_status fill_slots(folio_vocab *v, const folio_log *log)
 folio_status folio_vocab_init(folio_vocab *v, const folio_vocab_desc *d,
                               const folio_log *log)
 {
+    folio_status st = FOLIO_OK;
+    bool *outside = NULL;
     size_t total = 0;
     for (int32_t i = 0; i < d->n_vocab; i++)
         if (!folio_add_size(total, d->pieces[i].len, &total) ||
@@ -126,18 +147,23 @@ folio_status folio_vocab_init(folio_vocab *v, const folio_vocab_desc *d,
     v->bytes = folio_calloc(total, 1);
     v->off = folio_calloc((size_t)d->n_vocab + 1, sizeof *v->off);
     v->type = folio_calloc((size_t)d->n_vocab, 1);
-    if (!v->bytes || !v->off || !v->type)
-        return folio_fail(log, FOLIO_E_NOMEM,
-                          "tokenizer: no memory for %d pieces", d->n_vocab);
+    outside = folio_calloc((size_t)d->n_vocab, sizeof *outside);
+    if (!v->bytes || !v->off || !v->type || !outside) {
+        st = folio_fail(log, FOLIO_E_NOMEM,
+                        "tokenizer: no memory for %d pieces", d->n_vocab);
+        goto fail;
+    }
     uint32_t at = 0;
     for (int32_t i = 0; i < d->n_vocab; i++) {
         folio_gguf_str p = d->pieces[i];
         int32_t type = d->types ? d->types[i] : FOLIO_TOKEN_NORMAL;
-        if (type < FOLIO_TOKEN_NORMAL || type > FOLIO_TOKEN_BYTE)
-            return folio_fail(log, FOLIO_E_FORMAT,
-                              "tokenizer.ggml.token_type: id %d has type %d, "
-                              "outside 1..6",
-                              i, type);
+        if (type < FOLIO_TOKEN_NORMAL || type > FOLIO_TOKEN_BYTE) {
+            st = folio_fail(log, FOLIO_E_FORMAT,
+                            "tokenizer.ggml.token_type: id %d has type %d, "
+                            "outside 1..6",
+                            i, type);
+            goto fail;
+        }
         bool special = type == FOLIO_TOKEN_UNKNOWN ||
                        type == FOLIO_TOKEN_CONTROL || type == FOLIO_TOKEN_USER;
         size_t n = p.len;
@@ -145,6 +171,7 @@ folio_status folio_vocab_init(folio_vocab *v, const folio_vocab_desc *d,
             memcpy(v->bytes + at, p.data, n);
         else if (n)
             n = folio_alphabet_decode(p.data, n, v->bytes + at);
+        outside[i] = !special && is_outside_alphabet(p, n);
         v->bytes[at + n] = '\0';
         v->off[i] = at;
         v->type[i] = (uint8_t)type;
@@ -152,13 +179,15 @@ folio_status folio_vocab_init(folio_vocab *v, const folio_vocab_desc *d,
         at += (uint32_t)n + 1;
     }
     v->off[d->n_vocab] = at;
-    FOLIO_RETURN_IF(fill_slots(v, log));
+    FOLIO_TRY(fill_slots(v, outside, log));
     for (int b = 0; b < 256; b++) {
         char c = (char)b;
         int32_t id = folio_vocab_find(v, &c, 1);
         v->byte_id[b] = id >= 0 && !folio_vocab_is_control(v, id) ? id : -1;
     }
-    return FOLIO_OK;
+fail:
+    free(outside);
+    return st;
 }
 
 void folio_vocab_fini(folio_vocab *v)

@@ -20,8 +20,10 @@ typedef struct folio_vocab {
 
 /* Spells out pieces from GPT-2's byte alphabet; special ones (unknown,
  * control, user-defined) are taken as they are. FORMAT for a type outside the
- * enumeration; duplicate pieces get one warning, the lowest id is found. `v`
- * is zeroed before; _fini is safe on it after any failure. */
+ * enumeration. Of pieces with the same bytes one in the alphabet is found
+ * before one with a character outside it; other duplicates get one warning,
+ * the lowest id is found. `v` is zeroed before; _fini is safe on it after any
+ * failure. */
 folio_status folio_vocab_init(folio_vocab *v, const folio_vocab_desc *d,
                               const folio_log *log) FOLIO_NODISCARD;
 void folio_vocab_fini(folio_vocab *v);
