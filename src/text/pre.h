@@ -6,7 +6,7 @@
 
 #include "base/base.h"
 
-#define FOLIO_PRE_MAX_STAGES 4
+#define FOLIO_PRE_MAX_STAGES 6
 
 /* One kind of pre-tokenizer, static. */
 typedef struct folio_pre_kind {

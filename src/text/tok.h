@@ -22,7 +22,7 @@ typedef enum folio_token_type {
 /* A byte-level BPE vocabulary as plain arrays, borrowed during open. Pieces
  * and merges are spelled in GPT-2's byte alphabet, as GGUF stores them. */
 typedef struct folio_vocab_desc {
-    const char *pre; /* pre-tokenizer kind; NULL: GPT-2's with a warning */
+    const char *pre; /* pre-tokenizer kind; NULL: "default" and a warning */
     int32_t n_vocab;
     const folio_gguf_str *pieces; /* [n_vocab] */
     const int32_t *types; /* [n_vocab] folio_token_type; NULL: all normal */

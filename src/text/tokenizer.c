@@ -76,7 +76,7 @@ static folio_status pick_kind(folio_tokenizer *t, const char *pre)
     t->kind =
         folio_pre_find(pre ? pre : "default", strlen(pre ? pre : "default"));
     if (!t->kind) {
-        char names[256];
+        char names[640];
         folio_pre_names(names, sizeof names);
         return folio_fail(&t->log, FOLIO_E_UNSUPPORTED,
                           "tokenizer.ggml.pre is \"%.100s\", but this build "
@@ -85,8 +85,8 @@ static folio_status pick_kind(folio_tokenizer *t, const char *pre)
     }
     if (!pre || strcmp(pre, "default") == 0)
         folio_logf(&t->log, FOLIO_LOG_WARN,
-                   "tokenizer.ggml.pre is %s: text is cut as for GPT-2, which "
-                   "may not be how the model was trained",
+                   "tokenizer.ggml.pre is %s: text is cut the usual way for "
+                   "such files, which may not be how the model was trained",
                    pre ? "\"default\"" : "missing");
     return folio_pre_open(t->kind, &t->log, &t->pre);
 }

@@ -16,7 +16,10 @@ static void demand(bool holds)
         abort();
 }
 
-static const char *const kinds[] = {"gpt-2", "smollm", "llama-bpe", "qwen2"};
+static const char *const kinds[] = {
+    "gpt-2",   "smollm", "llama-bpe",    "qwen2",
+    "default", "qwen35", "deepseek-llm", "deepseek-coder",
+    "falcon",  "gpt-4o", "tekken"};
 
 /* All bytes in GPT-2's spelling, then pieces of merges, then special ones. */
 static folio_tokenizer *open_fixed(const char *pre)

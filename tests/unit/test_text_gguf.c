@@ -108,8 +108,8 @@ Test(text_gguf, refuses_by_name)
     gguf_put_str(&w, KEY("model"), "rwkv");
     expect_refusal(&w, FOLIO_E_UNSUPPORTED, "rwkv");
     put_all_but(&w, KEY("pre"));
-    gguf_put_str(&w, KEY("pre"), "tekken");
-    expect_refusal(&w, FOLIO_E_UNSUPPORTED, "tekken");
+    gguf_put_str(&w, KEY("pre"), "superbpe");
+    expect_refusal(&w, FOLIO_E_UNSUPPORTED, "superbpe");
     for (size_t i = 0; i < FOLIO_COUNT(needed); i++) {
         put_all_but(&w, needed[i]);
         expect_refusal(&w, i ? FOLIO_E_FORMAT : FOLIO_E_NOT_FOUND, needed[i]);

@@ -160,6 +160,23 @@ Test(text_pre, kinds_cut_as_published)
          "[Hello][ ][ world][ 123]['s][\n\n][ x]"},
         {"gpt-2", "I'VE don't", "[I]['][VE][ don]['t]"},
         {"default", "a  ", "[a][  ]"},
+        {"default", "a b+1234 5", "[a][ b][+][123][4][ ][5]"},
+        {"mpt", "a 1234", "[a][ 1234]"},
+        {"command-r", "a 12", "[a][ ][1][2]"},
+        {"falcon", "$x 1234 `a`", "[$][x][ ][123][4][ ][`][a][`]"},
+        {"deepseek-llm", "a b\n\n.. 12\xe4\xb8\x80 ",
+         "[a][ b][\n][\n][..][ ][1][2][\xe4\xb8\x80][ ]"},
+        /* A letter without case is no letter to deepseek-llm; the coder's
+         * are all of them. */
+        {"deepseek-llm", "x\xd7\x90 +", "[x][\xd7\x90][ +]"},
+        {"deepseek-coder", "x\xd7\x90 +", "[x\xd7\x90][ +]"},
+        {"deepseek-coder", "a.b 12", "[a][.][b][ ][1][2]"},
+        {"gpt-4o", "fooBarBAZ'LL 1234/\n x",
+         "[foo][Bar][BAZ'LL][ ][123][4][/\n][ x]"},
+        {"tekken", "fooBar's 12", "[foo][Bar]['s][ ][1][2]"},
+        /* A mark after its letter: a word to qwen35, not to qwen2. */
+        {"qwen35", "e\xcc\x81x 12", "[e\xcc\x81x][ ][1][2]"},
+        {"qwen2", "e\xcc\x81x 12", "[e][\xcc\x81x][ ][1][2]"},
         {"smollm", "a  1   22", "[a][  ][1][   ][2][2]"},
         {"smollm", "x\xc2\xbd y", "[x][\xc2\xbd][ y]"},
         {"llama-bpe", "12345 I'VE\r\n\r\n x",
@@ -208,10 +225,13 @@ Test(text_pre, unknown_kind_is_named)
 
 Test(text_pre, long_runs_of_any_class)
 {
-    static const char *const runs[] = {
-        "a", " ", "\n", "1", "-", " \n", "\t ", "a ", "' ", "\xe4\xb8\x80"};
-    static const char *const names[] = {"gpt-2", "smollm", "llama-bpe",
-                                        "qwen2"};
+    static const char *const runs[] = {"a",  " ",   "\n",          "1",
+                                       "-",  " \n", "\t ",         "a ",
+                                       "' ", "A",   "\xe4\xb8\x80"};
+    static const char *const names[] = {
+        "gpt-2",   "smollm",      "llama-bpe",    "qwen2",
+        "default", "qwen35",      "deepseek-llm", "deepseek-coder",
+        "falcon",  "deepseek-v3", "gpt-4o",       "tekken"};
     size_t n = 1 << 20, n_ids;
     char *s = malloc(n);
     int32_t *ids = malloc((n + 1) * sizeof *ids);
