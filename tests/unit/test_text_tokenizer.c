@@ -204,6 +204,26 @@ Test(text_pre, kinds_cut_as_published)
                          cut(t[i].kind, t[i].text), t[i].want);
 }
 
+/* U+200D once as itself, which no text is spelled like, and once as merging
+ * makes it, with a higher id: the second is found, and nothing is said. */
+Test(text_pre, pieces_outside_the_alphabet_come_second)
+{
+    fixture *f = fixture_bytes("gpt-2");
+    int32_t own = fixture_add(f, "xyz", 3, FOLIO_TOKEN_NORMAL);
+    memcpy(f->text[own], "\xe2\x80\x8d", 3);
+    fixture_merge(f, "\xe2\x80", "\x8d");
+    fixture_merge(f, "\xe2", "\x80");
+    last_log l = {0};
+    folio_log log = log_to(&l);
+    folio_tokenizer *tok = NULL;
+    cr_assert_eq(folio_tokenizer_open_vocab(&f->desc, &log, &tok), FOLIO_OK);
+    cr_expect_eq(l.n, 0, "%s", l.text);
+    cr_expect_eq(folio_tokenizer_find(tok, "\xe2\x80\x8d", 3), own + 1);
+    cr_expect_str_eq(encode_shown(tok, "\xe2\x80\x8d", 3, 0), "257 ");
+    folio_tokenizer_close(&tok);
+    free(f);
+}
+
 Test(text_pre, unknown_kind_is_named)
 {
     fixture *f = fixture_bytes("falcon-of-another-age");
