@@ -92,12 +92,17 @@ static bool is_outside_alphabet(folio_gguf_str p, size_t n)
 
 /* Of pieces with the same bytes the lowest rank is found: one that merging
  * can make, one outside the alphabet, a special one. */
-static int rank_of(const folio_vocab *v, const bool *outside, int32_t id)
+static int rank_of(const folio_vocab *v, const folio_vocab_desc *d, int32_t id)
 {
-    return folio_vocab_is_control(v, id) ? 2 : outside[id];
+    size_t n;
+    folio_vocab_piece(v, id, &n);
+    if (folio_vocab_is_control(v, id))
+        return 2;
+    return v->type[id] != FOLIO_TOKEN_USER &&
+           is_outside_alphabet(d->pieces[id], n);
 }
 
-static folio_status fill_slots(folio_vocab *v, const bool *outside,
+static folio_status fill_slots(folio_vocab *v, const folio_vocab_desc *d,
                                const folio_log *log)
 {
     uint32_t n_slots = 16;
@@ -115,8 +120,8 @@ static folio_status fill_slots(folio_vocab *v, const bool *outside,
         const char *p = folio_vocab_piece(v, id, &n);
         uint32_t at = find_slot(v, p, n);
         int32_t old = v->slots[at];
-        int rank = rank_of(v, outside, id);
-        int old_rank = old < 0 ? INT_MAX : rank_of(v, outside, old);
+        int rank = rank_of(v, d, id);
+        int old_rank = old < 0 ? INT_MAX : rank_of(v, d, old);
         if (rank < old_rank)
             v->slots[at] = id;
         if (rank == old_rank && n_twice++ == 0)
@@ -133,8 +138,6 @@ static folio_status fill_slots(folio_vocab *v, const bool *outside,
 folio_status folio_vocab_init(folio_vocab *v, const folio_vocab_desc *d,
                               const folio_log *log)
 {
-    folio_status st = FOLIO_OK;
-    bool *outside = NULL;
     size_t total = 0;
     for (int32_t i = 0; i < d->n_vocab; i++)
         if (!folio_add_size(total, d->pieces[i].len, &total) ||
@@ -147,23 +150,18 @@ folio_status folio_vocab_init(folio_vocab *v, const folio_vocab_desc *d,
     v->bytes = folio_calloc(total, 1);
     v->off = folio_calloc((size_t)d->n_vocab + 1, sizeof *v->off);
     v->type = folio_calloc((size_t)d->n_vocab, 1);
-    outside = folio_calloc((size_t)d->n_vocab, sizeof *outside);
-    if (!v->bytes || !v->off || !v->type || !outside) {
-        st = folio_fail(log, FOLIO_E_NOMEM,
-                        "tokenizer: no memory for %d pieces", d->n_vocab);
-        goto fail;
-    }
+    if (!v->bytes || !v->off || !v->type)
+        return folio_fail(log, FOLIO_E_NOMEM,
+                          "tokenizer: no memory for %d pieces", d->n_vocab);
     uint32_t at = 0;
     for (int32_t i = 0; i < d->n_vocab; i++) {
         folio_gguf_str p = d->pieces[i];
         int32_t type = d->types ? d->types[i] : FOLIO_TOKEN_NORMAL;
-        if (type < FOLIO_TOKEN_NORMAL || type > FOLIO_TOKEN_BYTE) {
-            st = folio_fail(log, FOLIO_E_FORMAT,
-                            "tokenizer.ggml.token_type: id %d has type %d, "
-                            "outside 1..6",
-                            i, type);
-            goto fail;
-        }
+        if (type < FOLIO_TOKEN_NORMAL || type > FOLIO_TOKEN_BYTE)
+            return folio_fail(log, FOLIO_E_FORMAT,
+                              "tokenizer.ggml.token_type: id %d has type %d, "
+                              "outside 1..6",
+                              i, type);
         bool special = type == FOLIO_TOKEN_UNKNOWN ||
                        type == FOLIO_TOKEN_CONTROL || type == FOLIO_TOKEN_USER;
         size_t n = p.len;
@@ -171,7 +169,6 @@ folio_status folio_vocab_init(folio_vocab *v, const folio_vocab_desc *d,
             memcpy(v->bytes + at, p.data, n);
         else if (n)
             n = folio_alphabet_decode(p.data, n, v->bytes + at);
-        outside[i] = !special && is_outside_alphabet(p, n);
         v->bytes[at + n] = '\0';
         v->off[i] = at;
         v->type[i] = (uint8_t)type;
@@ -179,15 +176,13 @@ folio_status folio_vocab_init(folio_vocab *v, const folio_vocab_desc *d,
         at += (uint32_t)n + 1;
     }
     v->off[d->n_vocab] = at;
-    FOLIO_TRY(fill_slots(v, outside, log));
+    FOLIO_RETURN_IF(fill_slots(v, d, log));
     for (int b = 0; b < 256; b++) {
         char c = (char)b;
         int32_t id = folio_vocab_find(v, &c, 1);
         v->byte_id[b] = id >= 0 && !folio_vocab_is_control(v, id) ? id : -1;
     }
-fail:
-    free(outside);
-    return st;
+    return FOLIO_OK;
 }
 
 void folio_vocab_fini(folio_vocab *v)
