@@ -5,23 +5,8 @@
 # elsewhere, and on the host, whose default has 8-bit activations, a part with
 # --exact alone. --smoke: a part, in the default arithmetic only. Counts are
 # those of run_goldens.py.
-set -u
-here=$(cd -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")" && pwd -P)
-build=${1:?build folder} device=${2:?device} smoke=${3-}
-model=${FOLIO_TEST_MODEL:-${XDG_CACHE_HOME:-${HOME-}/.cache}/folio/models/SmolLM2-135M-Instruct.Q4_1.gguf}
-if [ ! -f "$model" ]; then
-    echo "SKIP: no model: neither FOLIO_TEST_MODEL nor the cache folder has one"
-    [ "${CI-}" != true ] || exit 1
-    exit 77
-fi
-[ ! -d "$build/tools" ] || build=$build/tools
-unset FOLIO_DEVICE FOLIO_CAPS_MASK FOLIO_MAX_ALLOC FOLIO_DISABLE
-
-goldens()
-{
-    python3 "$here/run_goldens.py" --bin "$build" --model "$model" \
-        --device "$device" "$@"
-}
+. "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/lib.bash"
+use_model FOLIO_TEST_MODEL SmolLM2-135M-Instruct.Q4_1.gguf
 
 rc=0
 if [ "$smoke" = --smoke ]; then
