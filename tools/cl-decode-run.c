@@ -29,17 +29,20 @@ folio_status open_tokenizer(app *a)
 {
     if (needs_text(&a->o))
         return folio_tokenizer_open_file(a->model_path, &a->log, &a->tok);
-    tool_log said = {.quiet = true};
-    folio_log log = tool_log_to(&said, FOLIO_LOG_WARN);
-    folio_status st = folio_tokenizer_open_file(a->model_path, &log, &a->tok);
+    /* The tokenizer keeps this log, so what it says later comes through it. */
+    a->tlog.holds = true;
+    folio_status st =
+        folio_tokenizer_open_file(a->model_path, &a->log, &a->tok);
+    a->tlog.holds = false;
     if (st == FOLIO_E_UNSUPPORTED) {
         fprintf(stderr,
                 "%s: warning: %s; without it there are ids only, and none "
                 "that ends the text\n",
-                tool_name, said.error);
+                tool_name, a->tlog.error);
+        a->tlog.error[0] = '\0';
         return FOLIO_OK;
     }
-    return st == FOLIO_OK ? st : fail_with(a, st, "%s", said.error);
+    return st == FOLIO_OK ? st : fail_with(a, st, "%s", a->tlog.error);
 }
 
 /* A bar on a terminal, a line at the end elsewhere. */

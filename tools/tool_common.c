@@ -48,7 +48,7 @@ static void log_line(void *user, folio_log_level level, const char *text)
     tool_log *l = user;
     if (level == FOLIO_LOG_ERROR)
         snprintf(l->error, sizeof l->error, "%s", text);
-    if (!l->quiet)
+    if (!l->quiet && !(l->holds && level == FOLIO_LOG_ERROR))
         fprintf(stderr, "%s: %s: %s\n", tool_name, names[level], text);
 }
 

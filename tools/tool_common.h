@@ -23,6 +23,7 @@ int tool_finish(int status);
 typedef struct tool_log {
     char error[4096];
     bool quiet; /* print nothing: errors only travel in JSON */
+    bool holds; /* print no error: it may turn out to be none */
 } tool_log;
 
 /* A folio_log that prints "name: level: text" to stderr up to `max`. */
